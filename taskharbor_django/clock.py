@@ -1,0 +1,69 @@
+"""What time it is. Decisions take `now` as an argument; these are what gives it to them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+
+# Runs on while the machine sleeps, where there is such a clock.
+_STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def steady() -> float:
+    """Seconds that no one sets back, counting those in suspend."""
+    return time.clock_gettime(_STEADY)
+
+
+class Clock(Protocol):
+    def now(self) -> datetime: ...
+
+
+class LocalClock:
+    """The clock of this machine."""
+
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+
+class FixedClock:
+    """A clock for tests: stands still until it is moved."""
+
+    def __init__(self, now: datetime) -> None:
+        self._now = now
+
+    def now(self) -> datetime:
+        return self._now
+
+    def move(self, duration: timedelta) -> None:
+        self._now += duration
+
+
+class DatabaseClock:
+    """
+    The database's time, kept between two answers of it by this machine's steady clock.
+
+    A local clock that is an hour off, or is being set, changes nothing.
+    """
+
+    def __init__(self, ask: Callable[[], datetime]) -> None:
+        self._ask = ask
+        self._offset: tuple[datetime, float] | None = None
+
+    def now(self) -> datetime:
+        """The time as last learnt, carried on; asks when nothing was learnt yet."""
+        if self._offset is None:
+            self.measure()
+        told, at = self._offset  # type: ignore[misc]  # measure() has set it
+        return told + timedelta(seconds=steady() - at)
+
+    def measure(self) -> None:
+        """Ask the database now."""
+        before = steady()
+        told = self._ask()
+        self.learn(told, before, steady())
+
+    def learn(self, told: datetime, sent: float, received: float) -> None:
+        """Take over a time that came with an answer; it was true between those two instants."""
+        self._offset = told, (sent + received) / 2

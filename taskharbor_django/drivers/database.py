@@ -1,0 +1,357 @@
+"""
+Jobs in a Django database: the contract in portable form.
+
+Locks:  jobs by SELECT ... FOR UPDATE SKIP LOCKED in id order, then what hangs on them. Lease rows
+        are locked by heartbeat, reclaim and removal only; settle reads them.
+Fence:  state, token and version of the locked row, and the lease's expiry read after that lock.
+Repeat: deadlock, lock timeout and a busy SQLite repeat the whole verb, unless the transaction is
+        the caller's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
+from uuid import UUID, uuid4
+
+from django.db import IntegrityError, connections, router, transaction
+from django.db.models import Count, Exists, F, Model, Q, QuerySet
+from django.db.models.functions import Greatest
+
+from ..exceptions import DuplicateJob, LeaseExpired
+from ..failpoints import reach
+from ..lifecycle import JobState, OutcomeKind
+from ..models import Job, Lease, Queue
+from ..values import JobRecord, Outcome, Rejection, Reservation
+from ..values import Lease as LeaseValue
+from . import inserts, rows, settling
+from .base import Driver
+from .ends import Stored
+from .keys import key_of, take_keys
+from .reclaim import reclaim_expired, sweep_orphans
+from .transient import repeat
+
+PROMOTE_LIMIT = 1_000
+ROWS_PER_INSERT = 500
+
+OnEnd = Callable[[Sequence[UUID]], object]
+AnyModel = TypeVar("AnyModel", bound=Model)
+
+
+class DatabaseDriver(Driver):
+    """Jobs in the database of one alias; on PostgreSQL this makes the set-based form."""
+
+    def __new__(cls, using: str | None = None, on_end: OnEnd | None = None) -> DatabaseDriver:
+        if cls is DatabaseDriver and connections[_alias(using)].vendor == "postgresql":
+            from .postgresql import PostgreSQLDriver
+
+            cls = PostgreSQLDriver
+        return super().__new__(cls)
+
+    def __init__(self, using: str | None = None, on_end: OnEnd | None = None) -> None:
+        self.using = _alias(using)
+        self.on_end = on_end
+
+    @property
+    def connection(self) -> Any:
+        return connections[self.using]
+
+    # -- enqueue ---------------------------------------------------------------------------------
+
+    def enqueue(self, record: JobRecord) -> UUID:
+        """One INSERT in the caller's transaction, and nothing else, unless there is a key."""
+        self._check()
+        record.validate()
+        if record.idempotency_key is not None:
+            return repeat(self.using, lambda: self._store([record]))[0]
+        self._insert_one(record)
+        return record.id
+
+    def enqueue_many(self, records: Sequence[JobRecord]) -> list[UUID]:
+        self._check()
+        for record in records:
+            record.validate()
+        return repeat(self.using, lambda: self._store(records))
+
+    def _store(self, records: Sequence[JobRecord]) -> list[UUID]:
+        try:
+            return self._store_new(records)
+        except IntegrityError:
+            if self._exists(*(record.id for record in records)):
+                raise DuplicateJob from None
+            raise
+
+    def _store_new(self, records: Sequence[JobRecord]) -> list[UUID]:
+        with transaction.atomic(using=self.using):
+            keyed = [record for record in records if record.idempotency_key is not None]
+            owners = take_keys(keyed, self.using) if keyed else {}
+            reach("enqueue.keys_taken")
+            ids = [owners.get(key_of(record), record.id) for record in records]
+            fresh = [record for record, job_id in zip(records, ids) if record.id == job_id]
+            if len({record.id for record in fresh}) < len(fresh):
+                raise DuplicateJob("Two of these jobs have the same id.")
+            self._insert_many(fresh)
+        return ids
+
+    def _insert_one(self, record: JobRecord) -> None:
+        sql, parameters = inserts.statement(record, self.using, self.connection)
+        with self.connection.cursor() as cursor:
+            try:
+                cursor.execute(sql, parameters)
+            except IntegrityError:
+                if self.connection.vendor == "mysql" and self._exists(record.id):
+                    raise DuplicateJob from None
+                raise
+            if cursor.rowcount == 0:
+                raise DuplicateJob
+
+    def _exists(self, *ids: UUID) -> bool:
+        return Job.objects.using(self.using).filter(pk__in=ids).exists()
+
+    def _insert_many(self, records: Sequence[JobRecord]) -> None:
+        for start in range(0, len(records), ROWS_PER_INSERT):
+            batch = records[start : start + ROWS_PER_INSERT]
+            with self.connection.cursor() as cursor:
+                for sql, parameters in inserts.many(batch, self.using, self.connection):
+                    cursor.execute(sql, parameters)
+
+    # -- reserve ---------------------------------------------------------------------------------
+
+    def reserve(
+        self,
+        queue: str,
+        *,
+        now: datetime,
+        lease_for: timedelta,
+        limit: int = 1,
+        worker: str = "",
+        token: UUID | None = None,
+        max_lease_losses: int | None = None,
+        floor: tuple[int, datetime] | None = None,
+    ) -> list[Reservation]:
+        self._check(now, lease_for)
+        if limit < 1:
+            raise ValueError(f"limit must be at least 1, not {limit}")
+        lease = LeaseValue(token or uuid4(), now + lease_for, worker=worker)
+        due, expired = self._peek(now)
+        if due:
+            repeat(self.using, lambda: self._promote(now))
+        if expired:
+            repeat(self.using, lambda: reclaim_expired(self, now, max_lease_losses))
+        return repeat(self.using, lambda: self._claim(queue, now, limit, lease, floor))
+
+    def _peek(self, now: datetime) -> tuple[bool, bool]:
+        """Look, without a lock, whether there is anything to promote or to reclaim."""
+        due = Job.objects.using(self.using).due(now).exists()
+        return due, Lease.objects.using(self.using).filter(expires_at__lte=now).exists()
+
+    def _promote(self, now: datetime) -> None:
+        with self.transaction():
+            due = Job.objects.using(self.using).due(now).order_by("available_at")
+            ids = list(self.locked(due)[:PROMOTE_LIMIT].values_list("pk", flat=True))
+            jobs = Job.objects.using(self.using).filter(pk__in=ids)
+            jobs.update(state=JobState.READY.value, updated_at=now)
+
+    def _runnable(
+        self, queue: str, now: datetime, floor: tuple[int, datetime] | None
+    ) -> QuerySet[Job]:
+        """The jobs a claim may take, in their order."""
+        paused = Queue.objects.using(self.using).paused(now).filter(name=queue)
+        jobs = Job.objects.using(self.using).ready().filter(~Exists(paused), queue=queue)
+        # A caller whose clock is behind the promoter's must not get what is still ahead for it.
+        jobs = jobs.filter(Q(run_at__isnull=True) | Q(run_at__lte=now))
+        if floor is not None:
+            jobs = jobs.filter(~Q(priority=floor[0]) | Q(available_at__gte=floor[1]))
+        return jobs.in_line()
+
+    def _claim(
+        self,
+        queue: str,
+        now: datetime,
+        limit: int,
+        lease: LeaseValue,
+        floor: tuple[int, datetime] | None,
+    ) -> list[Reservation]:
+        runnable = self._runnable(queue, now, floor)
+        if not runnable.exists():
+            return []
+        with self.transaction():
+            picked = self.locked(runnable)[:limit].values_list("pk", "lease_losses")
+            tokens = {pk: uuid4() if losses else lease.token for pk, losses in picked}
+            self._lease_out(tokens, now, lease)
+            reach("claim.leased")
+            taken = Job.objects.using(self.using).filter(pk__in=list(tokens)).in_line()
+            claimed = list(taken.values_list(*rows.RUN_FIELDS))
+        return rows.reservations(claimed, lease.expires_at, lease.worker)
+
+    def _lease_out(self, tokens: dict[UUID, UUID], now: datetime, lease: LeaseValue) -> None:
+        by_token: dict[UUID, list[UUID]] = {}
+        for pk, token in tokens.items():
+            by_token.setdefault(token, []).append(pk)
+        for token, ids in by_token.items():
+            Job.objects.using(self.using).ready().filter(pk__in=ids).update(
+                state=JobState.INFLIGHT.value,
+                lease=token,
+                lease_version=F("lease_version") + 1,
+                executions=F("executions") + 1,
+                started_at=None,
+                updated_at=now,
+            )
+        Lease.objects.using(self.using).bulk_create(
+            Lease(
+                token=token,
+                call=lease.token,
+                worker=lease.worker,
+                acquired_at=now,
+                expires_at=lease.expires_at,
+            )
+            for token in by_token
+        )
+
+    # -- leases ----------------------------------------------------------------------------------
+
+    def held(self, token: UUID, *, now: datetime) -> list[Reservation]:
+        self._check(now)
+        leases = Lease.objects.using(self.using).filter(call=token, expires_at__gt=now)
+        expiries = {row.token: row for row in leases}
+        jobs = Job.objects.using(self.using).inflight().filter(lease__in=list(expiries)).in_line()
+        workers = {row.worker for row in expiries.values()}
+        return rows.reservations(
+            jobs.values_list(*rows.RUN_FIELDS),
+            {key: row.expires_at for key, row in expiries.items()},
+            next(iter(workers), ""),
+        )
+
+    def expire_leases(self, worker: str, *, now: datetime) -> int:
+        self._check(now)
+        leases = Lease.objects.using(self.using).filter(worker=worker, expires_at__gt=now)
+        # By token: an UPDATE that scans would wait for locks of other workers' rows on MariaDB.
+        tokens = list(leases.values_list("token", flat=True))
+        return leases.filter(token__in=tokens).update(expires_at=now)
+
+    def extend_leases(
+        self, tokens: Iterable[UUID], *, now: datetime, lease_for: timedelta
+    ) -> dict[UUID, LeaseValue]:
+        self._check(now, lease_for)
+        tokens = list(tokens)
+        return repeat(self.using, lambda: self._renew(tokens, now, now + lease_for))
+
+    def _renew(
+        self, tokens: list[UUID], now: datetime, expires_at: datetime
+    ) -> dict[UUID, LeaseValue]:
+        """
+        Renew in statements of their own, each by primary key.
+
+        A lease that is seen, and afterwards covers no inflight job, never will again: its claim
+        wrote both at once.
+        """
+        seen = Lease.objects.using(self.using).filter(token__in=tokens)
+        known = set(seen.values_list("token", flat=True))
+        inflight = Job.objects.using(self.using).inflight().filter(lease__in=tokens)
+        jobs = dict(inflight.order_by().values_list("lease").annotate(jobs=Count("pk")))
+        alive = seen.filter(expires_at__gt=now)
+        alone = [token for token in known if jobs.get(token) == 1]
+        shared = [token for token in known if jobs.get(token, 0) > 1]
+        alive.filter(token__in=alone).update(expires_at=expires_at)
+        alive.filter(token__in=shared).update(expires_at=Greatest("expires_at", expires_at))
+        seen.filter(token__in=known - jobs.keys()).delete()
+        renewed = alive.filter(token__in=alone + shared).values_list("token", "expires_at", "worker")
+        return {row[0]: LeaseValue(row[0], row[1], worker=row[2]) for row in renewed}
+
+    def extend_lease(
+        self, job_id: UUID, token: UUID, *, now: datetime, lease_for: timedelta
+    ) -> LeaseValue:
+        self._check(now, lease_for)
+        shown = Outcome(job_id=job_id, token=token, kind=OutcomeKind.RELEASE)
+        job = settling.fenced(self, shown, now)
+        lease = self.extend_leases([token], now=now, lease_for=lease_for).get(token)
+        if lease is None:
+            raise LeaseExpired
+        return LeaseValue(token, lease.expires_at, job.lease_version, lease.worker)
+
+    # -- settle ----------------------------------------------------------------------------------
+
+    def settle(self, outcomes: Sequence[Outcome], *, now: datetime) -> list[Rejection]:
+        self._check(now)
+        return settling.settle(self, outcomes, now)
+
+    def ack_plain(self, outcomes: Sequence[Outcome], now: datetime) -> set[UUID]:
+        """Settle plain acks in one statement where there is a way; return the jobs it moved."""
+        return set()
+
+    def write(self, changes: dict[UUID, dict[str, Any]]) -> None:
+        """Write changed columns of locked jobs, one prepared statement for each set of columns."""
+        shapes: dict[tuple[str, ...], list[list[Any]]] = {}
+        for job_id, made in changes.items():
+            values = [rows.prepare(name, value, self.connection) for name, value in made.items()]
+            key = rows.prepare("id", job_id, self.connection)
+            shapes.setdefault(tuple(made), []).append([*values, key])
+        for names, parameters in shapes.items():
+            with self.connection.cursor() as cursor:
+                cursor.executemany(self._update(names), parameters)
+
+    def _update(self, names: Sequence[str]) -> str:
+        table, quoted = rows.quoted(self.using)
+        places = ", ".join(f"{quoted[name]} = %s" for name in names)
+        return f"UPDATE {table} SET {places} WHERE {quoted['id']} = %s"  # noqa: S608
+
+    # -- chores and the ground they stand on -----------------------------------------------------
+
+    def sweep(self, *, now: datetime, max_lease_losses: int | None = None) -> int:
+        self._check(now)
+        return repeat(self.using, lambda: sweep_orphans(self, now, max_lease_losses))
+
+    def report_ends(self, ended: Sequence[Stored]) -> None:
+        """Tell the app, in this transaction, which jobs that somebody follows have ended."""
+        followed = [job.id for job in ended if job.followed]
+        if self.on_end is not None and followed:
+            self.on_end(followed)
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        """A transaction of several statements that begins with its write lock on SQLite."""
+        outermost = not self.connection.in_atomic_block
+        with transaction.atomic(using=self.using):
+            if outermost:
+                self._begin()
+            yield
+
+    def _begin(self) -> None:
+        """
+        Take SQLite's write lock, unless BEGIN IMMEDIATE has.
+
+        A transaction that reads first and writes later is refused there at once, without waiting,
+        when another has written in between.
+        """
+        if self.connection.vendor == "sqlite" and self.connection.transaction_mode != "IMMEDIATE":
+            table = self.connection.ops.quote_name(Lease._meta.db_table)
+            with self.connection.cursor() as cursor:
+                cursor.execute(f"DELETE FROM {table} WHERE 0")  # noqa: S608  name from the model
+
+    def locked(self, queryset: QuerySet[AnyModel], *, key: bool = False) -> QuerySet[AnyModel]:
+        """Skip what others hold; `key` locks against deletion too, where there is a difference."""
+        return queryset.select_for_update(skip_locked=True, no_key=not key and self._no_key)
+
+    def waiting_for(self, queryset: QuerySet[AnyModel]) -> QuerySet[AnyModel]:
+        """Wait for what others hold: for people, and for what must not be left out."""
+        return queryset.select_for_update(no_key=self._no_key)
+
+    @property
+    def _no_key(self) -> bool:
+        return bool(self.connection.features.has_select_for_no_key_update)
+
+    def now(self) -> datetime:
+        """The database's time; without a server, the local clock is its clock."""
+        clock = inserts.SERVER_CLOCKS.get(self.connection.vendor)
+        if clock is None:
+            return datetime.now(UTC)
+        with self.connection.cursor() as cursor:
+            cursor.execute(f"SELECT {clock.now}")
+            told: datetime = cursor.fetchone()[0]
+        return told if told.tzinfo else told.replace(tzinfo=UTC)
+
+
+def _alias(using: str | None) -> str:
+    return using or router.db_for_write(Job)

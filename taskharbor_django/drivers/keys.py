@@ -1,0 +1,123 @@
+"""
+Idempotency keys: one owner per (task, key) until the key expires.
+
+Locks:  the key's row, in (task, key) order, before the job is inserted.
+Fence:  the unique constraint decides between racers; an expired key changes hands by an UPDATE
+        that looks at the expiry again.
+Repeat: safe; the owner of a key finds itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from functools import cache
+from typing import Any
+from uuid import UUID
+
+from django.db import connections
+from django.db.models import BooleanField, ExpressionWrapper, Q
+
+from ..models import IdempotencyKey
+from ..models.expressions import DatabaseNow
+from ..values import JobRecord
+from .inserts import SERVER_CLOCKS
+
+Key = tuple[str, str]
+
+
+def key_of(record: JobRecord) -> Key:
+    return record.task, record.idempotency_key or ""
+
+
+def take_keys(records: Iterable[JobRecord], using: str) -> dict[Key, UUID]:
+    """Take each record's key for it, or learn whose it is; return the owning job of each."""
+    wanted: dict[Key, JobRecord] = {}
+    for record in sorted(records, key=key_of):
+        wanted.setdefault(key_of(record), record)
+    owners: dict[Key, UUID] = {}
+    # More than one turn only when a key is pruned, or taken over by another, between two looks.
+    while missing := {key: wanted[key] for key in wanted if key not in owners}:
+        _insert(missing.values(), using)
+        owners |= _look(missing, using)
+    return owners
+
+
+def _look(wanted: Mapping[Key, JobRecord], using: str) -> dict[Key, UUID]:
+    owners = {}
+    for task, key, job_id, expired in _stored(wanted, using):
+        record = wanted[task, key]
+        if job_id == record.id or not expired:
+            owners[task, key] = job_id
+        elif _take_over(record, using):
+            owners[task, key] = record.id
+    return owners
+
+
+def _stored(wanted: Mapping[Key, JobRecord], using: str) -> list[tuple[str, str, UUID, bool]]:
+    by_task: dict[str, list[str]] = {}
+    for task, key in wanted:
+        by_task.setdefault(task, []).append(key)
+    matching = Q(pk__in=[])
+    for task, keys in by_task.items():
+        matching |= Q(task=task, key__in=keys)
+    now = _now(next(iter(wanted.values())))
+    expired = ExpressionWrapper(Q(expires_at__lte=now), output_field=BooleanField())
+    found = IdempotencyKey.objects.using(using).filter(matching).annotate(expired=expired)
+    return list(found.values_list("task", "key", "job_id", "expired"))
+
+
+def _now(record: JobRecord) -> Any:
+    return record.created_at or DatabaseNow()
+
+
+def _take_over(record: JobRecord, using: str) -> bool:
+    """Make an expired key stand for this job; False when another was faster."""
+    expired = IdempotencyKey.objects.using(using).filter(
+        task=record.task, key=record.idempotency_key, expires_at__lte=_now(record)
+    )
+    return bool(
+        expired.update(
+            job=record.id,
+            payload_digest=record.payload_digest,
+            expires_at=_now(record) + record.idempotency_ttl,
+        )
+    )
+
+
+@cache
+def _statement(using: str) -> tuple[str, str]:
+    """The head and the tail of an INSERT that leaves a known key alone but waits for its owner."""
+    quote = connections[using].ops.quote_name
+    meta = IdempotencyKey._meta
+    names = ("task", "key", "job", "payload_digest", "expires_at")
+    task, key, *others = [quote(meta.get_field(name).column) for name in names]
+    head = f"INSERT INTO {quote(meta.db_table)} ({', '.join([task, key, *others])}) VALUES "
+    # On MariaDB a failed INSERT IGNORE leaves a shared lock, and two waiters then deadlock over
+    # the exclusive one; ON DUPLICATE KEY takes the exclusive lock at once.
+    if connections[using].vendor == "mysql":
+        return head, f" ON DUPLICATE KEY UPDATE {task} = {task}"
+    return head, f" ON CONFLICT ({task}, {key}) DO NOTHING"
+
+
+def _insert(records: Iterable[JobRecord], using: str) -> None:
+    connection = connections[using]
+    head, tail = _statement(using)
+    values, parameters = [], []
+    for record in records:
+        expiry, expires_at = _expiry(record, connection)
+        values.append(f"(%s, %s, %s, %s, {expiry})")
+        job_id = IdempotencyKey._meta.get_field("job").get_db_prep_save(record.id, connection)
+        parameters += [record.task, record.idempotency_key, job_id, record.payload_digest]
+        parameters.append(expires_at)
+    with connection.cursor() as cursor:
+        cursor.execute(head + ", ".join(values) + tail, parameters)
+
+
+def _expiry(record: JobRecord, connection: Any) -> tuple[str, Any]:
+    clock = SERVER_CLOCKS.get(connection.vendor)
+    if record.created_at is None and clock is not None:
+        return clock.after, clock.span(record.idempotency_ttl)
+    expires_at = (record.created_at or datetime.now(UTC)) + record.idempotency_ttl
+    field = IdempotencyKey._meta.get_field("expires_at")
+    return "%s", field.get_db_prep_save(expires_at, connection)

@@ -1,0 +1,112 @@
+"""
+reclaim: inflight -> ready | dead | cancelled, when a lease has expired or is gone.
+
+Locks:  the lease row first, with its expiry checked under that lock, then its inflight jobs; both
+        SKIP LOCKED. Settle never locks a lease, so the order cannot close a circle.
+Fence:  a renewed lease fails the check; a job that moved meanwhile no longer has the token.
+Repeat: safe; what was taken back has no token any more.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from django.db.models import Exists, F, OuterRef
+
+from ..failpoints import reach
+from ..lifecycle import JobState
+from ..models import Job, Lease
+from . import ends
+from .ends import Stored
+
+if TYPE_CHECKING:
+    from .database import DatabaseDriver
+
+LEASES_PER_TURN = 100
+JOBS_PER_TURN = 1_000
+
+
+def reclaim_expired(driver: DatabaseDriver, now: datetime, max_lease_losses: int | None) -> int:
+    """Take back the jobs of expired leases; return how many."""
+    with driver.transaction():
+        workers = _expired(driver, now)
+        reach("reclaim.leases_locked")
+        jobs = _inflight_of(driver, workers)
+        _take_back(driver, jobs, workers, now, max_lease_losses)
+        reach("reclaim.jobs_moved")
+        _remove_empty(driver, list(workers))
+    return len(jobs)
+
+
+def _expired(driver: DatabaseDriver, now: datetime) -> dict[UUID, str]:
+    """Lock expired leases; PostgreSQL looks at a changed row's expiry again once it is locked."""
+    leases = Lease.objects.using(driver.using).filter(expires_at__lte=now)
+    rows = driver.locked(leases.order_by("expires_at"), key=True)[:LEASES_PER_TURN]
+    return dict(rows.values_list("token", "worker"))
+
+
+def _inflight_of(driver: DatabaseDriver, workers: dict[UUID, str]) -> list[Stored]:
+    jobs = Job.objects.using(driver.using).inflight().filter(lease__in=list(workers))
+    return ends.stored_rows(driver.locked(jobs.order_by("pk"))[:JOBS_PER_TURN])
+
+
+def sweep_orphans(driver: DatabaseDriver, now: datetime, max_lease_losses: int | None) -> int:
+    """Take back inflight jobs whose lease row is gone, remove leases without jobs."""
+    with driver.transaction():
+        gone = ~Exists(Lease.objects.using(driver.using).filter(token=OuterRef("lease")))
+        jobs = Job.objects.using(driver.using).inflight().filter(gone).order_by("pk")
+        locked = ends.stored_rows(driver.locked(jobs)[:JOBS_PER_TURN])
+        # The lock may have come after another reserve whose lease the first look could not see.
+        tokens = [job.lease for job in locked]
+        leases = Lease.objects.using(driver.using).filter(token__in=tokens)
+        present = set(leases.values_list("token", flat=True))
+        orphans = [job for job in locked if job.lease not in present]
+        _take_back(driver, orphans, {}, now, max_lease_losses)
+        oldest = Lease.objects.using(driver.using).order_by("expires_at")[:JOBS_PER_TURN]
+        _remove_empty(driver, list(oldest.values_list("token", flat=True)))
+    return len(orphans)
+
+
+def _take_back(
+    driver: DatabaseDriver,
+    jobs: list[Stored],
+    workers: dict[UUID, str],
+    now: datetime,
+    max_lease_losses: int | None,
+) -> None:
+    if not jobs:
+        return
+    cancelled = [job for job in jobs if job.cancel_requested]
+    buried = [job for job in jobs if not job.cancel_requested and _is_last(job, max_lease_losses)]
+    ended = {job.id for job in cancelled} | {job.id for job in buried}
+    charged = {"lease_losses": F("lease_losses") + 1}
+    _move(driver, cancelled, now, state=JobState.CANCELLED.value, finished_at=now)
+    _move(driver, buried, now, state=JobState.DEAD.value, finished_at=now, **charged)
+    runnable = [job for job in jobs if job.id not in ended]
+    _move(driver, runnable, now, state=JobState.READY.value, run_at=None, **charged)
+    ends.record_lost(jobs, buried, workers, now, driver.using)
+    driver.report_ends([job for job in jobs if job.id in ended])
+
+
+def _is_last(job: Stored, max_lease_losses: int | None) -> bool:
+    return max_lease_losses is not None and job.lease_losses + 1 >= max_lease_losses
+
+
+def _move(driver: DatabaseDriver, jobs: list[Stored], now: datetime, **columns: Any) -> None:
+    if jobs:
+        rows = Job.objects.using(driver.using).filter(pk__in=[job.id for job in jobs])
+        rows.update(lease=None, started_at=None, updated_at=now, **columns)
+
+
+def _remove_empty(driver: DatabaseDriver, tokens: list[UUID]) -> None:
+    """
+    Remove those of the leases seen that cover no inflight job any more.
+
+    A claim writes lease and jobs at once: what is seen, and empty afterwards, stays empty.
+    """
+    inflight = Job.objects.using(driver.using).inflight().filter(lease__in=tokens)
+    occupied = set(inflight.values_list("lease", flat=True))
+    empty = [token for token in tokens if token not in occupied]
+    Lease.objects.using(driver.using).filter(pk__in=empty).delete()

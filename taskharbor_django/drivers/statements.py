@@ -1,0 +1,109 @@
+"""The PostgreSQL statements of the hot path. Names in braces come from the models' meta."""
+
+LIMITS = """
+SELECT set_config('lock_timeout', %s, true),
+       set_config('idle_in_transaction_session_timeout', %s, true)
+"""
+
+PEEK = """
+SELECT EXISTS (SELECT 1 FROM {job} WHERE {state} = 'scheduled' AND {available_at} <= %s),
+       EXISTS (SELECT 1 FROM {leases} WHERE {lease_expires_at} <= %s)
+"""
+
+PROMOTE = """
+UPDATE {job} SET {state} = 'ready', {updated_at} = %s
+WHERE {id} = ANY (ARRAY(
+    SELECT {id} FROM {job} WHERE {state} = 'scheduled' AND {available_at} <= %s
+    ORDER BY {available_at} LIMIT {limit} FOR NO KEY UPDATE SKIP LOCKED
+))
+"""
+
+# `= ANY (ARRAY(...))` makes the planner fetch the picked rows by primary key: +13 % over IN.
+CLAIM = """
+WITH claimed AS (
+    UPDATE {job} SET
+        {state} = 'inflight',
+        {lease} = CASE WHEN {lease_losses} > 0 THEN gen_random_uuid() ELSE %s::uuid END,
+        {lease_version} = {lease_version} + 1,
+        {executions} = {executions} + 1,
+        {started_at} = NULL,
+        {updated_at} = %s
+    WHERE {id} = ANY (ARRAY({pick}))
+    RETURNING {run}, {seq}
+), leased AS (
+    INSERT INTO {leases} (
+        {lease_token}, {lease_call}, {lease_worker}, {lease_acquired_at}, {lease_expires_at}
+    )
+    SELECT DISTINCT {lease}, %s::uuid, %s::text, %s::timestamptz, %s::timestamptz FROM claimed
+)
+SELECT * FROM claimed ORDER BY {priority}, {available_at}, {seq}
+"""
+CLAIM_BEFORE_PICK = ("token", "now")
+CLAIM_AFTER_PICK = ("token", "worker", "now", "expires_at")
+
+# A lease that is visible while none of its jobs is inflight will never cover one again.
+RENEW = """
+WITH held AS MATERIALIZED (
+    SELECT {lease_token} AS held_token, (
+        SELECT count(*) FROM (
+            SELECT 1 FROM {job} WHERE {state} = 'inflight' AND {lease} = {leases}.{lease_token}
+            LIMIT 2
+        ) AS inflight
+    ) AS jobs
+    FROM {leases} WHERE {lease_token} = ANY (%(tokens)s::uuid[])
+    ORDER BY {lease_token} FOR UPDATE
+), removed AS (
+    DELETE FROM {leases} USING held WHERE {lease_token} = held_token AND jobs = 0
+)
+UPDATE {leases} SET {lease_expires_at} = CASE
+    WHEN jobs > 1 THEN GREATEST({lease_expires_at}, %(expires_at)s::timestamptz)
+    ELSE %(expires_at)s::timestamptz
+END
+FROM held
+WHERE {lease_token} = held_token AND jobs > 0 AND {lease_expires_at} > %(now)s::timestamptz
+RETURNING {lease_token}, {lease_expires_at}, {lease_worker}
+"""
+
+# No ORDER BY: with SKIP LOCKED nothing waits, so no order can deadlock.
+HELD = """
+    SELECT g.* FROM {given}
+    JOIN {job} ON {job}.{id} = g.id
+    JOIN {leases} ON {leases}.{lease_token} = {job}.{lease}
+    WHERE {job}.{state} = 'inflight' AND {job}.{lease} = {given_token}
+      AND {job}.{lease_version} = COALESCE({given_version}, {job}.{lease_version})
+      AND {leases}.{lease_expires_at} > {now} {only}
+    FOR NO KEY UPDATE OF {job} SKIP LOCKED
+"""
+
+UNFOLLOWED = """
+      AND NOT {has_dependents} AND {workflow} IS NULL AND {schedule} IS NULL AND {callback_url} = ''
+"""
+UNNEEDED = f"{UNFOLLOWED.rstrip()} AND {{idempotency_key}} IS NULL"
+
+ACK_FACTS = {
+    "token": "uuid",
+    "version": "bigint",
+    "started_at": "timestamptz",
+    "finished_at": "timestamptz",
+    "result": "bytea",
+    "result_expires_at": "timestamptz",
+}
+
+ACK = """
+WITH g AS MATERIALIZED ({held})
+UPDATE {job} SET
+    {state} = 'done',
+    {started_at} = {given_started_at},
+    {finished_at} = COALESCE({given_finished_at}, {now}),
+    {updated_at} = {now},
+    {result} = {given_result},
+    {result_expires_at} = {given_result_expires_at}
+FROM g WHERE {job}.{id} = g.id
+RETURNING {job}.{id}
+"""
+
+ACK_AND_DELETE = """
+WITH g AS MATERIALIZED ({held})
+DELETE FROM {job} USING g WHERE {job}.{id} = g.id
+RETURNING {job}.{id}
+"""

@@ -1,0 +1,45 @@
+"""Which refusals of a database are worth the same attempt again, and the attempt."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from django.db import DatabaseError, connections
+
+T = TypeVar("T")
+
+TRIES = 6
+FIRST_PAUSE = 0.01
+
+_SQLSTATES = frozenset({"40001", "40P01", "55P03"})  # serialisation, deadlock, lock timeout
+_MYSQL_CODES = frozenset({1205, 1213})  # lock wait timeout, deadlock
+_SQLITE_TEXTS = ("database is locked", "database table is locked")
+
+
+def is_transient(error: BaseException) -> bool:
+    """Say whether the server undid the transaction only because of who else was at work."""
+    cause = error.__cause__ or error
+    if getattr(cause, "sqlstate", None) in _SQLSTATES:
+        return True
+    code = cause.args[0] if cause.args else None
+    return code in _MYSQL_CODES or str(code).startswith(_SQLITE_TEXTS)
+
+
+def repeat(using: str, verb: Callable[[], T]) -> T:
+    """
+    Run a verb that opens its own transaction, again if the database says it was unlucky.
+
+    Inside a caller's transaction there is nothing to repeat: the error is the caller's.
+    """
+    tries = 1 if connections[using].in_atomic_block else TRIES
+    for turn in range(1, tries):
+        try:
+            return verb()
+        except DatabaseError as error:
+            if not is_transient(error):
+                raise
+        time.sleep(random.uniform(0.5, 1.0) * FIRST_PAUSE * 2**turn)  # noqa: S311  jitter
+    return verb()

@@ -1,0 +1,62 @@
+"""Expressions that Django has no portable form for."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from django.db.models import CharField, DateTimeField, Func, Q, Value
+
+from ..lifecycle import STATE_RULES, JobState
+
+
+class StateLiteral(Value):
+    """
+    A state written into the SQL as a literal.
+
+    A planner that sees a parameter (server-side binding, a generic plan) cannot prove that a
+    partial index on that state covers the query.
+    """
+
+    def __init__(self, state: JobState) -> None:
+        super().__init__(JobState(state).value, output_field=CharField())
+
+    def as_sql(self, compiler: Any, connection: Any) -> tuple[str, list[Any]]:
+        return f"'{self.value}'", []
+
+
+class DatabaseNow(Func):
+    """
+    The server's wall clock at the start of the statement, in UTC with microseconds.
+
+    Django's `Now` gives milliseconds on SQLite and the session's zone on MariaDB. SQLite has no
+    server: the local clock is its clock.
+    """
+
+    output_field = DateTimeField()
+
+    def as_sql(self, compiler: Any, connection: Any, **extra: Any) -> tuple[str, list[Any]]:
+        return Value(datetime.now(UTC), output_field=self.output_field).as_sql(compiler, connection)
+
+    def as_postgresql(self, compiler: Any, connection: Any, **extra: Any) -> tuple[str, list[Any]]:
+        return "STATEMENT_TIMESTAMP()", []
+
+    def as_mysql(self, compiler: Any, connection: Any, **extra: Any) -> tuple[str, list[Any]]:
+        return "UTC_TIMESTAMP(6)", []
+
+
+def state_condition(state: JobState) -> Q:
+    """Turn one entry of STATE_RULES into the condition of a check constraint."""
+    rule = STATE_RULES[state]
+    holds = Q()
+    for column in rule.empty:
+        holds &= Q(**{f"{column}__isnull": True})
+    for column in rule.filled:
+        holds &= Q(**{f"{column}__isnull": False})
+    for column in rule.zero:
+        holds &= Q(**{column: 0})
+    for column in rule.positive:
+        holds &= Q(**{f"{column}__gt": 0})
+    return ~Q(state=state.value) | holds
+
+

@@ -1,0 +1,184 @@
+"""
+enqueue: nothing -> ready | scheduled.
+
+Locks:  none; with an idempotency key, the key's row.
+Fence:  the primary key; the unique key.
+Repeat: with an idempotency key, safe; without one, each call is a job.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable
+from typing import Any
+from uuid import UUID, uuid4
+
+from django.db import connections, transaction
+
+from .. import payload
+from ..conf import Settings, get_settings
+from ..exceptions import IdempotencyConflict, InvalidJob, InvalidPayload
+from ..models import IdempotencyKey
+from ..tasks import Call, Default, Limit, Submission, Task
+from ..values import JobRecord
+from .handle import JobHandle
+from .storage import alias_of, driver_for
+
+
+def enqueue(call: Call) -> JobHandle:
+    """Store one job in the caller's transaction: one INSERT, unless there is a key."""
+    return _store(record_of(call))
+
+
+def enqueue_on_commit(call: Call) -> None:
+    """Store one job once the caller's transaction has committed; refuse it, if need be, now."""
+    record = record_of(call)
+    record.validate()
+    transaction.on_commit(lambda: _store(record))
+
+
+def _store(record: JobRecord) -> JobHandle:
+    using = alias_of(record.queue)
+    bound_waiting(using)
+    job_id = driver_for(using).enqueue(record)
+    if job_id != record.id:
+        _refuse_conflicts([record], [job_id], using)
+    return JobHandle(id=job_id, using=using, created=job_id == record.id)
+
+
+def enqueue_many(
+    calls: Iterable[Call], batch_size: int, on_batch: Callable[[list[UUID]], Any] | None
+) -> int:
+    """Store all or none, in batches of one INSERT each; return how many are new."""
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, not {batch_size}")
+    records = (record_of(call) for call in calls)
+    first = next(records, None)
+    if first is None:
+        return 0
+    using = alias_of(first.queue)
+    bound_waiting(using)
+    created = 0
+    with transaction.atomic(using=using):
+        rest = itertools.chain([first], records)
+        while batch := list(itertools.islice(rest, batch_size)):
+            created += _enqueue_batch(batch, using, on_batch)
+    return created
+
+
+def _enqueue_batch(
+    batch: list[JobRecord], using: str, on_batch: Callable[[list[UUID]], Any] | None
+) -> int:
+    elsewhere = next((r.queue for r in batch if alias_of(r.queue) != using), None)
+    if elsewhere is not None:
+        raise InvalidJob(f"queue: {elsewhere} is kept in another database", field="queue")
+    ids = driver_for(using).enqueue_many(batch)
+    _refuse_conflicts(batch, ids, using)
+    if on_batch is not None:
+        on_batch(ids)
+    return sum(record.id == job_id for record, job_id in zip(batch, ids, strict=True))
+
+
+def _refuse_conflicts(records: list[JobRecord], ids: list[UUID], using: str) -> None:
+    """In strict mode, refuse a known key that came with another payload."""
+    if not get_settings().idempotency_strict:
+        return
+    for record, job_id in zip(records, ids, strict=True):
+        if record.id == job_id:
+            continue
+        known = IdempotencyKey.objects.using(using)
+        key = known.get(task=record.task, key=record.idempotency_key)
+        if key.payload_digest != record.payload_digest:
+            raise IdempotencyConflict(
+                f"The key {record.idempotency_key!r} of {record.task} was used with other arguments,"
+                f" for job {job_id}.",
+                job_id=job_id,
+            )
+
+
+# -- from a call to a record -------------------------------------------------------------------
+
+
+def record_of(call: Call) -> JobRecord:
+    """Make the record of a call, or raise what is wrong with it."""
+    task, asked, settings = call.task, call.task.submission, get_settings()
+    _bind(task, call)
+    data = payload.encode_call(
+        call.args,
+        call.kwargs,
+        max_bytes=settings.payload_max_bytes,
+        codec=settings.payload_codec,
+    )
+    optional = {name: value for name in _PASSED_ON if (value := getattr(asked, name))}
+    if asked.idempotency_key is not None:
+        optional |= _key(asked, data, settings)
+    return JobRecord(
+        id=uuid4(),
+        task=task.name,
+        payload=data,
+        queue=asked.queue or task.queue or settings.queue,
+        priority=task.priority if asked.priority is None else asked.priority,
+        delay=asked.delay,
+        timeout=_timeout(task, asked, settings),
+        max_attempts=asked.max_attempts or task.max_attempts or settings.max_attempts,
+        lifetime=_limit(asked.lifetime, task.lifetime, settings.lifetime),
+        **optional,
+    )
+
+
+_PASSED_ON = ("run_at", "tags", "correlation_id", "callback_url")
+
+
+def _bind(task: Task[Any, Any], call: Call) -> None:
+    try:
+        task.signature.bind(*call.args, **call.kwargs)
+    except TypeError as problem:
+        raise InvalidPayload(f"{task.name}: {problem}", argument="") from None
+
+
+def _key(asked: Submission, data: bytes, settings: Settings) -> dict[str, Any]:
+    return {
+        "idempotency_key": asked.idempotency_key,
+        "idempotency_ttl": asked.idempotency_ttl or settings.idempotency_ttl,
+        "payload_digest": payload.digest(data, codec=settings.payload_codec),
+    }
+
+
+def _limit(asked: Limit, of_task: Limit, of_settings: Any) -> Any:
+    for limit in (asked, of_task):
+        if not isinstance(limit, Default):
+            return limit
+    return of_settings
+
+
+def _timeout(task: Task[Any, Any], asked: Submission, settings: Settings) -> Any:
+    timeout, ceiling = _limit(asked.timeout, task.timeout, settings.timeout), settings.max_timeout
+    if ceiling is not None and (timeout is None or timeout > ceiling):
+        shown = "no limit" if timeout is None else timeout
+        raise InvalidJob(f"timeout: {shown} is over MAX_TIMEOUT, {ceiling}", field="timeout")
+    return timeout
+
+
+# -- how long to wait for a database -----------------------------------------------------------
+
+# option -> how it counts seconds; both are libpq's, the first is mysqlclient's too
+_WAITING = {
+    "postgresql": {"connect_timeout": 1, "tcp_user_timeout": 1000},
+    "mysql": {"connect_timeout": 1},
+}
+
+
+def bound_waiting(using: str) -> None:
+    """Tell a connection that is not open yet to give up after SUBMISSION_TIMEOUT."""
+    connection = connections[using]
+    if connection.connection is not None or connection.vendor not in _WAITING:
+        return
+    seconds = get_settings().submission_timeout.total_seconds()
+    limits = {
+        # libpq counts whole seconds, and takes 1 as 2
+        name: max(2, int(seconds)) * scale
+        for name, scale in _WAITING[connection.vendor].items()
+    }
+    asked = connection.settings_dict
+    # A dict of this thread's own: the one in settings is shared with all the others.
+    connection.settings_dict = {**asked, "OPTIONS": {**limits, **asked["OPTIONS"]}}

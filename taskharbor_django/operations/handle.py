@@ -1,0 +1,110 @@
+"""What enqueue returns: a job's id, and what can be asked of it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from asgiref.sync import sync_to_async
+
+from ..clock import steady
+from ..conf import get_settings
+from ..exceptions import (
+    JobCancelled,
+    JobFailed,
+    JobNotFound,
+    ResultNotReady,
+    ResultNotStored,
+)
+from ..lifecycle import ENDED, JobState
+from ..models import Job
+from ..payload import decode_value
+from ..values import as_duration
+from .cancel import cancel
+from .storage import driver_for
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.02, 1.0
+Timeout = timedelta | float | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobHandle:
+    """A stored job; `created` is False when an idempotency key stood for an earlier one."""
+
+    id: UUID
+    using: str
+    created: bool = True
+
+    def refresh(self) -> Job:
+        """Read the job as it is now."""
+        try:
+            return Job.objects.using(self.using).get(pk=self.id)
+        except Job.DoesNotExist:
+            raise JobNotFound(f"There is no job {self.id}.") from None
+
+    def wait(self, timeout: Timeout = None) -> Job:
+        """Return the job once it has ended; raise TimeoutError when that takes too long."""
+        for pause in _pauses(timeout):
+            if (job := self.refresh()).state in ENDED:
+                break
+            time.sleep(pause)
+        return job
+
+    @property
+    def result(self) -> Any:
+        """What the handler returned; raises unless the job is done and its result is kept."""
+        job = self.refresh()
+        if job.state != JobState.DONE:
+            raise _no_result(job)
+        expires_at = job.result_expires_at
+        # No bytes at all stand for a result that could not be stored, NULL for a returned None.
+        if job.result == b"" or (expires_at and expires_at <= driver_for(self.using).now()):
+            raise ResultNotStored
+        if job.result is None:
+            return None
+        return decode_value(job.result, codec=get_settings().payload_codec)
+
+    def cancel(self, *, force: bool = False) -> bool:
+        """Cancel the job, or ask it to stop; False when it had ended."""
+        return cancel([self.id], force=force, using=self.using).left == 0
+
+    async def arefresh(self) -> Job:
+        return await sync_to_async(self.refresh)()
+
+    async def await_(self, timeout: Timeout = None) -> Job:
+        for pause in _pauses(timeout):
+            if (job := await self.arefresh()).state in ENDED:
+                break
+            await asyncio.sleep(pause)
+        return job
+
+    async def aresult(self) -> Any:
+        return await sync_to_async(lambda: self.result)()
+
+    async def acancel(self, *, force: bool = False) -> bool:
+        return await sync_to_async(self.cancel)(force=force)
+
+
+def _pauses(timeout: Timeout) -> Iterator[float]:
+    """Growing pauses between two looks; TimeoutError after the last."""
+    patience = None if timeout is None else as_duration(timeout).total_seconds()
+    started, pause = steady(), FIRST_PAUSE
+    while True:
+        left = LONGEST_PAUSE if patience is None else patience - (steady() - started)
+        yield max(0.0, min(pause, left))
+        if left <= 0:
+            raise TimeoutError("the job has not ended yet")
+        pause = min(pause * 1.5, LONGEST_PAUSE)
+
+
+def _no_result(job: Job) -> Exception:
+    if job.state == JobState.CANCELLED:
+        return JobCancelled(f"Job {job.pk} was cancelled.")
+    if job.state == JobState.DEAD:
+        return JobFailed(f"Job {job.pk} is dead: {job.last_error[:500]}")
+    return ResultNotReady(f"Job {job.pk} is {job.state}.")

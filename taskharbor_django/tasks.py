@@ -1,0 +1,382 @@
+"""What can run: the @task decorator, its options, and the registry that workers resolve names in."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
+from uuid import UUID
+
+from .backoff import Backoff
+from .backoff import parse as parse_backoff
+from .exceptions import InvalidJob, InvalidTask, UnknownTask
+from .lifecycle import FailureCategory
+from .values import NAME_MAX_CHARS, as_duration, is_queue_name, is_rank, is_storable
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Default:
+    """Stands for "as the settings say", where None means "no limit"."""
+
+    def __repr__(self) -> str:
+        return "DEFAULT"
+
+
+DEFAULT = Default()
+Limit = timedelta | Default | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Submission:
+    """What one enqueue asks for beyond what its task says."""
+
+    queue: str | None = None
+    priority: int | None = None
+    run_at: datetime | None = None
+    delay: timedelta | None = None
+    timeout: Limit = DEFAULT
+    max_attempts: int | None = None
+    idempotency_key: str | None = None
+    idempotency_ttl: timedelta | None = None
+    tags: Mapping[str, str] | None = None
+    correlation_id: str | None = None
+    callback_url: str = ""
+    lifetime: Limit = DEFAULT
+
+
+class Submitter(Protocol):
+    """What stores calls; `operations.enqueue` offers itself when the app is ready."""
+
+    def enqueue(self, call: Call) -> Any: ...
+    def enqueue_on_commit(self, call: Call) -> None: ...
+    def enqueue_many(
+        self, calls: Iterable[Call], batch_size: int, on_batch: Callable[[list[UUID]], Any] | None
+    ) -> int: ...
+
+
+_submitter: Submitter | None = None
+
+
+def submit_through(submitter: Submitter) -> None:
+    global _submitter
+    _submitter = submitter
+
+
+def _submit() -> Submitter:
+    if _submitter is None:
+        raise UnknownTask("Nothing can be enqueued before Django's apps are ready.")
+    return _submitter
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A task with arguments, not yet stored."""
+
+    task: Task[Any, Any]
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Task(Generic[P, R]):
+    """A function that workers run by name; calling it runs it here and now."""
+
+    function: Callable[P, R]
+    name: str
+    queue: str | None = None
+    priority: int = 0
+    max_attempts: int | None = None
+    timeout: Limit = DEFAULT
+    backoff: Backoff | None = None
+    retry_on: tuple[Any, ...] = ()
+    bury_on: tuple[Any, ...] = ()
+    atomic: bool = False
+    isolation: str | None = None
+    takes_context: bool = False
+    lifetime: Limit = DEFAULT
+    result_ttl: Limit = DEFAULT
+    keep: bool = True
+    aliases: tuple[str, ...] = ()
+    description: str = ""
+    submission: Submission = Submission()
+
+    def __post_init__(self) -> None:
+        # What functools.update_wrapper does, past the frozen __setattr__.
+        kept = {name: getattr(self.function, name, None) for name in functools.WRAPPER_ASSIGNMENTS}
+        self.__dict__.update(kept, __wrapped__=self.function)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<Task {self.name}>"
+
+    @functools.cached_property
+    def is_async(self) -> bool:
+        return inspect.iscoroutinefunction(self.function)
+
+    @functools.cached_property
+    def signature(self) -> inspect.Signature:
+        """What a caller passes: without the context that the worker puts first."""
+        whole = inspect.signature(self.function)
+        skipped = 1 if self.takes_context else 0
+        return whole.replace(parameters=list(whole.parameters.values())[skipped:])
+
+    # -- enqueue ---------------------------------------------------------------------------------
+
+    def using(self, **options: Any) -> Task[P, R]:
+        """A copy that enqueues with these options: queue, priority, run_at or delay, ..."""
+        unknown = options.keys() - {field.name for field in dataclasses.fields(Submission)}
+        if unknown:
+            raise InvalidJob(f"using() has no option {min(unknown)!r}", field=min(unknown))
+        for name in ("delay", "timeout", "lifetime", "idempotency_ttl"):
+            if options.get(name) is not None:
+                options[name] = _duration_option(name, options[name])
+        submission = dataclasses.replace(self.submission, **options)
+        if submission.run_at is not None and submission.delay is not None:
+            raise InvalidJob("delay: give run_at or delay, not both", field="delay")
+        return dataclasses.replace(self, submission=submission)
+
+    def call(self, *args: Any, **kwargs: Any) -> Call:
+        """These arguments for this task, to be given to enqueue_many."""
+        return Call(self, args, kwargs)
+
+    def enqueue(self, *args: Any, **kwargs: Any) -> Any:
+        """Store a job in the caller's transaction; return its handle."""
+        return _submit().enqueue(Call(self, args, kwargs))
+
+    def enqueue_on_commit(self, *args: Any, **kwargs: Any) -> None:
+        """Store a job once the transaction on the default database has committed."""
+        _submit().enqueue_on_commit(Call(self, args, kwargs))
+
+    def enqueue_many(
+        self,
+        calls: Iterable[Any],
+        *,
+        batch_size: int = 1_000,
+        on_batch: Callable[[list[UUID]], Any] | None = None,
+    ) -> int:
+        """
+        Store a job for each item, a tuple of args or a dict of kwargs; return how many are new.
+
+        All or none are stored. Items are drawn as they are needed and not kept; `on_batch` is
+        told the ids of each batch.
+        """
+        made = (self._item(item) for item in calls)
+        return _submit().enqueue_many(made, batch_size, on_batch)
+
+    async def aenqueue(self, *args: Any, **kwargs: Any) -> Any:
+        return await _to_thread(self.enqueue, *args, **kwargs)
+
+    async def aenqueue_on_commit(self, *args: Any, **kwargs: Any) -> None:
+        await _to_thread(self.enqueue_on_commit, *args, **kwargs)
+
+    async def aenqueue_many(self, calls: Iterable[Any], **options: Any) -> int:
+        return int(await _to_thread(self.enqueue_many, calls, **options))
+
+    def _item(self, item: Any) -> Call:
+        if isinstance(item, Call):
+            return item
+        if isinstance(item, tuple):
+            return Call(self, item)
+        if isinstance(item, dict):
+            return Call(self, (), item)
+        kind = type(item).__name__
+        raise InvalidJob(
+            f"enqueue_many takes tuples of args, dicts of kwargs, or calls; not {kind}",
+            field="payload",
+        )
+
+
+async def _to_thread(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Run in the thread that Django's connections belong to, as its own async methods do."""
+    from asgiref.sync import sync_to_async
+
+    return await sync_to_async(function)(*args, **kwargs)
+
+
+def enqueue_many(
+    calls: Iterable[Call],
+    *,
+    batch_size: int = 1_000,
+    on_batch: Callable[[list[UUID]], Any] | None = None,
+) -> int:
+    """Store calls of any tasks, made by `task.call(...)`; see Task.enqueue_many."""
+    return _submit().enqueue_many(calls, batch_size, on_batch)
+
+
+# -- the registry ------------------------------------------------------------------------------
+
+
+class Registry:
+    """Tasks by name and alias. Only imports fill it; a name read from a job never imports."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[str, Task[Any, Any]] = {}
+
+    def add(self, task: Task[Any, Any]) -> None:
+        for name in (task.name, *task.aliases):
+            known = self._tasks.get(name)
+            if known is not None and not _same_place(known, task):
+                raise InvalidTask(f"two tasks are called {name!r}: {_place(known)}, {_place(task)}")
+        for name in (task.name, *task.aliases):
+            self._tasks[name] = task
+
+    def get(self, name: str) -> Task[Any, Any]:
+        try:
+            return self._tasks[name]
+        except KeyError:
+            raise UnknownTask(f"No installed app has registered a task {name!r:.300}.") from None
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._tasks
+
+    def __iter__(self) -> Any:
+        return iter(sorted({task.name: task for task in self._tasks.values()}.items()))
+
+
+registry = Registry()
+
+
+def _place(task: Task[Any, Any]) -> str:
+    return f"{task.function.__module__}.{task.function.__qualname__}"
+
+
+def _same_place(one: Task[Any, Any], other: Task[Any, Any]) -> bool:
+    """A module that is loaded again replaces its own tasks."""
+    return _place(one) == _place(other)
+
+
+# -- the decorator -----------------------------------------------------------------------------
+
+
+@overload
+def task(function: Callable[P, R], /) -> Task[P, R]: ...
+@overload
+def task(**options: Any) -> Callable[[Callable[P, R]], Task[P, R]]: ...
+def task(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+    """Make a function a task, bare or with options, and register it under its name."""
+    if function is None:
+        return lambda decorated: _registered(decorated, options)
+    return _registered(function, options)
+
+
+def _registered(function: Callable[..., Any], options: dict[str, Any]) -> Task[Any, Any]:
+    if not callable(function) or isinstance(function, type):
+        raise InvalidTask(f"a task must be a function, not {function!r:.100}")
+    made: Task[Any, Any] = Task(function=function, **_checked(function, dict(options)))
+    registry.add(made)
+    return made
+
+
+def _checked(function: Callable[..., Any], options: dict[str, Any]) -> dict[str, Any]:
+    known = {field.name for field in dataclasses.fields(Task)} - {"function", "submission"}
+    unknown = options.keys() - known - {"max_retries"}
+    if unknown:
+        raise InvalidTask(f"@task has no option {min(unknown)!r}")
+    options["name"] = _name_of(function, options.get("name"))
+    if "max_retries" in options:
+        options["max_attempts"] = _attempts(options)
+    for name, (holds, wanted) in _OPTION_RULES.items():
+        if options.get(name) is not None and not holds(options[name]):
+            raise InvalidTask(f"{options['name']}: {name} must be {wanted}, not {options[name]!r:.100}")
+    for name in ("timeout", "lifetime", "result_ttl"):
+        if options.get(name) is not None:
+            options[name] = _duration_option(name, options[name], InvalidTask)
+    for name in ("retry_on", "bury_on", "aliases"):
+        if name in options:
+            options[name] = _as_tuple(options[name])
+    if options.get("backoff") is not None:
+        options["backoff"] = _backoff(options["backoff"])
+    if not options.get("description"):
+        options["description"] = (inspect.getdoc(function) or "").partition("\n")[0]
+    return options
+
+
+def _name_of(function: Callable[..., Any], name: Any) -> str:
+    if name is None:
+        name = f"{function.__module__}.{function.__qualname__}"
+        if "<" in name:
+            raise InvalidTask(f"{name} is a lambda or local function; give it a name= of its own")
+    if not _is_name(name):
+        raise InvalidTask(f"a task's name must have 1-{NAME_MAX_CHARS} characters: {name!r:.300}")
+    return str(name)
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= NAME_MAX_CHARS and is_storable(value)
+
+
+def _attempts(options: dict[str, Any]) -> int:
+    retries = options.pop("max_retries")
+    if options.get("max_attempts") is not None:
+        raise InvalidTask("give max_attempts or max_retries, not both")
+    if not _is_count(retries):
+        raise InvalidTask(f"max_retries must be a whole number from 0, not {retries!r:.100}")
+    return int(retries) + 1
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31 - 1
+
+
+def _is_flag(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _are_failures(value: Any) -> bool:
+    return all(
+        item in FailureCategory.values
+        if isinstance(item, str)
+        else isinstance(item, type) and issubclass(item, BaseException)
+        for item in _as_tuple(value)
+    )
+
+
+def _are_names(value: Any) -> bool:
+    return all(_is_name(item) for item in _as_tuple(value))
+
+
+def _as_tuple(value: Any) -> tuple[Any, ...]:
+    return tuple(value) if isinstance(value, list | tuple | set | frozenset) else (value,)
+
+
+_FLAG = (_is_flag, "True or False")
+_FAILURES = (_are_failures, "exception classes or failure categories")
+
+_OPTION_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "queue": (is_queue_name, "a queue name"),
+    "priority": (is_rank, "a Priority or a rank from -100 to 100"),
+    "max_attempts": (_is_count, "a whole number from 0"),
+    "isolation": (lambda value: value == "process", "'process' or None"),
+    "atomic": _FLAG,
+    "takes_context": _FLAG,
+    "keep": _FLAG,
+    "retry_on": _FAILURES,
+    "bury_on": _FAILURES,
+    "aliases": (_are_names, "task names"),
+}
+
+
+def _duration_option(
+    name: str, value: Any, error: type[InvalidJob] | type[InvalidTask] = InvalidJob
+) -> Any:
+    if isinstance(value, Default):
+        return value
+    try:
+        return as_duration(value)
+    except ValueError as problem:
+        raise error(f"{name}: {problem}", field=name) from None
+
+
+def _backoff(value: Any) -> Backoff:
+    try:
+        return parse_backoff(value)
+    except ValueError as problem:
+        raise InvalidTask(f"backoff: {problem}") from None

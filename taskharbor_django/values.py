@@ -1,0 +1,254 @@
+"""The values that travel: a record in, a reservation out, an outcome back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, cast
+from uuid import UUID, uuid4
+
+from .exceptions import InvalidJob, TaskHarborError
+from .lifecycle import (
+    PRIORITY_FIRST,
+    PRIORITY_LAST,
+    QUEUE_NAME_PATTERN,
+    FailureCategory,
+    OutcomeKind,
+    Priority,
+)
+
+NAME_MAX_CHARS = 255
+KEY_MAX_CHARS = 256
+CORRELATION_MAX_CHARS = 128
+URL_MAX_CHARS = 2048
+CODE_MAX_CHARS = 64
+COUNT_MAX = 2**31 - 1
+DURATION_MAX = timedelta(days=36_500)
+IDEMPOTENCY_TTL = timedelta(hours=24)
+
+_queue_name = re.compile(QUEUE_NAME_PATTERN)
+
+
+# Not slotted: a driver fills only the fields that a run needs, straight into __dict__, and the
+# class answers for the others with their defaults (1.2 us a job against 17 us for the constructor).
+@dataclass(frozen=True, kw_only=True)
+class JobRecord:
+    """One job as a driver takes it in and hands it out."""
+
+    task: str
+    payload: bytes = b""
+    queue: str = "default"
+    id: UUID = field(default_factory=uuid4)
+    created_at: datetime | None = None
+    run_at: datetime | None = None
+    delay: timedelta | None = None
+    priority: int = Priority.NORMAL
+    timeout: timedelta | None = None
+    attempts: int = 0
+    max_attempts: int = 0
+    lifetime: timedelta | None = None
+    expires_at: datetime | None = None
+    idempotency_key: str | None = None
+    idempotency_ttl: timedelta = IDEMPOTENCY_TTL
+    payload_digest: str = ""
+    tags: Mapping[str, str] | None = None
+    correlation_id: str | None = None
+    callback_url: str = ""
+    parent: UUID | None = None
+    workflow: UUID | None = None
+    dependencies_left: int = 0
+    has_dependents: bool = False
+    schedule: int | None = None
+    schedule_slot: datetime | None = None
+    replay_of: UUID | None = None
+    trace: Mapping[str, str] | None = None
+    checkpoint: bytes | None = None
+    executions: int = 0
+    lease_losses: int = 0
+    handler_misses: int = 0
+    available_at: datetime | None = None
+
+    def validate(self) -> None:
+        """Raise InvalidJob, naming the field, for what no driver may store."""
+        for name, problem in _problems(self):
+            raise InvalidJob(f"{name}: {problem}", field=name)
+
+
+def _problems(record: JobRecord) -> Any:
+    """Yield (field, what is wrong) for one record."""
+    yield from _text("task", record.task, NAME_MAX_CHARS, empty=False)
+    if not is_queue_name(record.queue):
+        yield "queue", f"{record.queue!r:.200} is no queue name; use 1-128 of A-Z a-z 0-9 _ . : -"
+    if not isinstance(record.payload, bytes):
+        yield "payload", f"must be bytes, not {type(record.payload).__name__}"
+    if not is_rank(record.priority):
+        yield "priority", f"{record.priority!r:.200} is not a rank from -100 to 100"
+    for name in ("attempts", "max_attempts", "dependencies_left"):
+        if not _is_whole(getattr(record, name), 0, COUNT_MAX):
+            yield name, f"{getattr(record, name)!r:.200} is not a whole number from 0"
+    if record.max_attempts and record.attempts > record.max_attempts:
+        yield "attempts", f"{record.attempts} is more than max_attempts, {record.max_attempts}"
+    if record.timeout is not None:
+        yield from _duration("timeout", record.timeout)
+    if record.idempotency_key is not None:
+        yield from _text("idempotency_key", record.idempotency_key, KEY_MAX_CHARS, empty=False)
+        yield from _duration("idempotency_ttl", record.idempotency_ttl)
+    yield from _optional_problems(record)
+
+
+def _optional_problems(record: JobRecord) -> Any:
+    for name in ("created_at", "run_at", "schedule_slot"):
+        yield from _time(name, getattr(record, name))
+    for name in ("delay", "lifetime"):
+        if getattr(record, name) is not None:
+            yield from _duration(name, getattr(record, name))
+    if record.run_at is not None and record.delay is not None:
+        yield "delay", "give run_at or delay, not both"
+    if record.correlation_id is not None:
+        yield from _text("correlation_id", record.correlation_id, CORRELATION_MAX_CHARS)
+    yield from _text("callback_url", record.callback_url, URL_MAX_CHARS)
+    for name in ("tags", "trace"):
+        if getattr(record, name) is not None:
+            yield from _strings(name, getattr(record, name))
+
+
+def is_queue_name(value: Any) -> bool:
+    return isinstance(value, str) and _queue_name.match(value) is not None
+
+
+def is_rank(value: Any) -> bool:
+    return _is_whole(value, PRIORITY_FIRST, PRIORITY_LAST)
+
+
+def as_duration(value: Any) -> timedelta:
+    """Read a timedelta or a number of seconds; raise ValueError saying what is wrong."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        try:
+            value = timedelta(seconds=value)
+        except (OverflowError, ValueError):
+            raise ValueError(f"{value} seconds is no duration") from None
+    for _, problem in _duration("", value):
+        raise ValueError(problem)
+    return cast(timedelta, value)
+
+
+def _is_whole(value: Any, least: int, most: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+
+def _text(name: str, value: Any, most: int, *, empty: bool = True) -> Any:
+    if not isinstance(value, str):
+        yield name, f"must be text, not {type(value).__name__}"
+    elif not value and not empty:
+        yield name, "must not be empty"
+    elif len(value) > most:
+        yield name, f"has {len(value)} characters; {most} are allowed"
+    elif not is_storable(value):
+        yield name, "holds a NUL character or a lone surrogate"
+
+
+def is_storable(value: str) -> bool:
+    """Say whether every database can keep this text: PostgreSQL refuses NUL, UTF-8 surrogates."""
+    if value.isascii():
+        return "\0" not in value
+    try:
+        return b"\0" not in value.encode()
+    except UnicodeEncodeError:
+        return False
+
+
+def _duration(name: str, value: Any) -> Any:
+    if not isinstance(value, timedelta):
+        yield name, f"must be a timedelta, not {type(value).__name__}"
+    elif value < timedelta(0):
+        yield name, f"{value} is negative"
+    elif value > DURATION_MAX:
+        yield name, f"{value} is longer than a century"
+
+
+def _time(name: str, value: Any) -> Any:
+    if value is None:
+        return
+    if not isinstance(value, datetime):
+        yield name, f"must be a datetime, not {type(value).__name__}"
+    elif value.tzinfo is None:
+        yield name, "must have a time zone"
+
+
+def _strings(name: str, value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        yield name, f"must be a map of strings, not {type(value).__name__}"
+        return
+    for key, text in value.items():
+        if not isinstance(key, str) or not isinstance(text, str):
+            yield name, f"must map strings to strings; {key!r:.100} does not"
+        elif not (is_storable(key) and is_storable(text)):
+            yield name, "holds a NUL character or a lone surrogate"
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """Temporary ownership: every move of the job must show this token before `expires_at`."""
+
+    token: UUID
+    expires_at: datetime
+    version: int = 0
+    worker: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """A job and the lease under which it may run."""
+
+    job: JobRecord
+    lease: Lease
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FailureUpdate:
+    """What the core decided about a failure; a driver only stores it."""
+
+    attempts: int
+    last_error: str = ""
+    failed_at: datetime | None = None
+    run_at: datetime | None = None
+    category: FailureCategory = FailureCategory.TEMPORARY
+    code: str = ""
+    error_class: str = ""
+    traceback: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """What became of one reservation; `settle` applies it if the token still holds."""
+
+    job_id: UUID
+    token: UUID
+    kind: OutcomeKind
+    version: int | None = None
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    result: bytes | None = None
+    result_expires_at: datetime | None = None
+    keep: bool = True
+    """ack: False deletes the job, unless something else still needs its row"""
+    record: bool = False
+    """ack: True leaves an Attempt row"""
+    update: FailureUpdate | None = None
+    reason: str = ""
+    run_at: datetime | None = None
+    """release: when it may run again; None keeps its place in line"""
+    missed: bool = False
+    """release: nobody here knows the task; counts a handler miss"""
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """An outcome that changed nothing, and why."""
+
+    outcome: Outcome
+    error: TaskHarborError
+    repeated: bool = False
+    """the same outcome was applied before: a lost reply, taken as success"""

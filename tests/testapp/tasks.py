@@ -1,0 +1,1 @@
+"""Tasks that the tests enqueue and run."""
