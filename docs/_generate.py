@@ -44,7 +44,66 @@ def checks_table() -> str:
     )
 
 
+def moves_table() -> str:
+    from taskharbor_django.lifecycle import TRANSITIONS, JobState
+
+    def verbs(before: JobState | None, after: JobState) -> str:
+        found = [verb for verb, moves in TRANSITIONS.items() if after in moves.get(before, ())]
+        return ", ".join(found)
+
+    return table(
+        ("from \\ to", *(f"`{state}`" for state in JobState)),
+        (
+            (f"`{before}`" if before else "no job", *(verbs(before, after) for after in JobState))
+            for before in (None, *JobState)
+            if any(verbs(before, after) for after in JobState)
+        ),
+    )
+
+
+def rules_table() -> str:
+    from taskharbor_django.lifecycle import STATE_RULES
+
+    def names(columns: Iterable[str]) -> str:
+        return ", ".join(f"`{column}`" for column in columns)
+
+    return table(
+        ("State", "Empty", "Set", "Zero", "Above zero"),
+        (
+            (f"`{s}`", names(r.empty), names(r.filled), names(r.zero), names(r.positive))
+            for s, r in STATE_RULES.items()
+        ),
+    )
+
+
+def dialects_table() -> str:
+    from taskharbor_django.lifecycle import DIALECTS, DeadReason, JobState, StateFacts, state_in
+
+    facts = {
+        "`blocked`": StateFacts(state=JobState.BLOCKED),
+        "`scheduled`": StateFacts(state=JobState.SCHEDULED),
+        "`scheduled`, after a failure": StateFacts(state=JobState.SCHEDULED, failures=1),
+        "`ready`": StateFacts(state=JobState.READY),
+        "`inflight`": StateFacts(state=JobState.INFLIGHT),
+        "`inflight`, started": StateFacts(state=JobState.INFLIGHT, started=True),
+        "`done`": StateFacts(state=JobState.DONE),
+        "`dead`": StateFacts(state=JobState.DEAD),
+        "`dead`, permanent": StateFacts(state=JobState.DEAD, reason=DeadReason.PERMANENT),
+        "`cancelled`": StateFacts(state=JobState.CANCELLED),
+    }
+    return table(
+        ("stored", *(f'`"{name}"`' for name in DIALECTS)),
+        (
+            (shown_as, *(state_in(name, known) or "none" for name in DIALECTS))
+            for shown_as, known in facts.items()
+        ),
+    )
+
+
 PARTS: dict[str, Callable[[], str]] = {
+    "moves": moves_table,
+    "rules": rules_table,
+    "dialects": dialects_table,
     "settings": settings_table,
     "checks": checks_table,
 }
@@ -89,7 +148,13 @@ def duration(value: timedelta) -> str:
 
 def render(text: str) -> str:
     """Return a page with every generated part made anew."""
-    return PART.sub(lambda found: f"{found[1]}\n\n{PARTS[found['name']]()}\n{found[3]}", text)
+    return PART.sub(lambda found: f"{found[1]}\n\n{part(found['name'])}\n{found[3]}", text)
+
+
+def part(name: str) -> str:
+    if name not in PARTS:
+        raise SystemExit(f"No function makes the part {name!r}; PARTS has {', '.join(PARTS)}.")
+    return PARTS[name]()
 
 
 def stale(pages: Iterable[Path] | None = None) -> list[Path]:

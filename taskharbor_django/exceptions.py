@@ -114,12 +114,16 @@ class JobCancelled(TaskHarborError):
 class TemporaryError(TaskHarborError):
     """Trying again later may help."""
 
+    retry_after: Any
+
     def __init__(self, message: str = "", /, *, retry_after: Any = None) -> None:
         super().__init__(message, retry_after=retry_after)
 
 
 class PermanentError(TaskHarborError):
     """Trying again will fail in the same way."""
+
+    code: str
 
     def __init__(self, message: str = "", /, *, code: str = "") -> None:
         super().__init__(message, code=code)
@@ -128,5 +132,15 @@ class PermanentError(TaskHarborError):
 class Snooze(TaskHarborError):
     """Run this job later; no attempt is counted."""
 
+    delay: Any
+
     def __init__(self, delay: Any, /) -> None:
         super().__init__(delay=delay)
+
+
+class CancelRequested(TaskHarborError):
+    """The job should stop."""
+
+
+class JobTimeout(TaskHarborError):
+    """The job ran longer than its timeout."""

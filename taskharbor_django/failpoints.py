@@ -32,19 +32,25 @@ def reach(name: str) -> None:
 @contextlib.contextmanager
 def armed(name: str, action: Action) -> Iterator[None]:
     """Run `action` each time the named place is reached inside the block."""
+    outer = _armed.get(name)
     _armed[name] = action
     try:
         yield
     finally:
         del _armed[name]
+        if outer is not None:
+            _armed[name] = outer
 
 
 def arm_from_environment(value: str | None = None) -> None:
     """Arm what TASKHARBOR_FAILPOINTS names; called once when the app is ready."""
     value = os.environ.get("TASKHARBOR_FAILPOINTS", "") if value is None else value
-    for item in filter(None, value.split(",")):
-        name, _, action = item.partition("=")
-        _armed[name.strip()] = _ACTIONS[action.strip()]
+    for item in filter(None, map(str.strip, value.split(","))):
+        name, _, action = (part.strip() for part in item.partition("="))
+        if action not in _ACTIONS:
+            known = ", ".join(sorted(_ACTIONS))
+            raise ValueError(f"TASKHARBOR_FAILPOINTS: {item} names none of {known}")
+        _armed[name] = _ACTIONS[action]
 
 
 def _raise() -> None:

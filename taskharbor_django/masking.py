@@ -25,14 +25,19 @@ def sanitise_text(text: object, max_chars: int) -> str:
     return _UNSTORABLE.sub("\ufffd", _cut(_text(text), max_chars))
 
 
-def describe_exception(error: BaseException, max_chars: int = 32_768) -> str:
-    """Return the class and the message of an exception, whatever its __str__ does."""
+def describe_exception(error: BaseException, max_chars: int = 200_000) -> str:
+    """
+    Return the class and the message of an exception, whatever its __str__ does.
+
+    What is too long loses its end, not its middle: mask_text still finds the name of each secret.
+    """
     kind = type(error)
     name = kind.__qualname__
     if kind.__module__ not in ("builtins", "__main__"):
         name = f"{kind.__module__}.{name}"
     message = _text(error)
-    return sanitise_text(f"{name}: {message}" if message else name, max_chars)
+    text = f"{name}: {message}" if message else name
+    return _UNSTORABLE.sub("\ufffd", text[:max_chars])
 
 
 def _text(value: object) -> str:

@@ -1,4 +1,4 @@
-"""What can run: the @task decorator, its options, and the registry that workers resolve names in."""
+"""What can run: the @task decorator, its options, the registry that workers resolve names in."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from datetime import datetime, timedelta
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
 from uuid import UUID
 
+from asgiref.sync import iscoroutinefunction, sync_to_async
+
 from .backoff import Backoff
 from .backoff import parse as parse_backoff
 from .exceptions import InvalidJob, InvalidTask, UnknownTask
 from .lifecycle import FailureCategory
-from .values import NAME_MAX_CHARS, as_duration, is_queue_name, is_rank, is_storable
+from .values import NAME_MAX_CHARS, as_duration, is_queue_name, is_rank, is_storable, shown
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -64,7 +66,7 @@ _submitter: Submitter | None = None
 
 
 def submit_through(submitter: Submitter) -> None:
-    global _submitter
+    global _submitter  # noqa: PLW0603  one for the process
     _submitter = submitter
 
 
@@ -119,14 +121,17 @@ class Task(Generic[P, R]):
 
     @functools.cached_property
     def is_async(self) -> bool:
-        return inspect.iscoroutinefunction(self.function)
+        return iscoroutinefunction(self.function)
 
     @functools.cached_property
     def signature(self) -> inspect.Signature:
         """What a caller passes: without the context that the worker puts first."""
         whole = inspect.signature(self.function)
-        skipped = 1 if self.takes_context else 0
-        return whole.replace(parameters=list(whole.parameters.values())[skipped:])
+        parameters = list(whole.parameters.values())
+        # *args takes the context and whatever the caller passes after it.
+        if self.takes_context and parameters[0].kind != inspect.Parameter.VAR_POSITIONAL:
+            del parameters[0]
+        return whole.replace(parameters=parameters)
 
     # -- enqueue ---------------------------------------------------------------------------------
 
@@ -135,6 +140,9 @@ class Task(Generic[P, R]):
         unknown = options.keys() - {field.name for field in dataclasses.fields(Submission)}
         if unknown:
             raise InvalidJob(f"using() has no option {min(unknown)!r}", field=min(unknown))
+        queue = options.get("queue")
+        if queue is not None and not is_queue_name(queue):
+            raise InvalidJob(f"queue: {shown(queue)} is no queue name", field="queue")
         for name in ("delay", "timeout", "lifetime", "idempotency_ttl"):
             if options.get(name) is not None:
                 options[name] = _duration_option(name, options[name])
@@ -143,15 +151,16 @@ class Task(Generic[P, R]):
             raise InvalidJob("delay: give run_at or delay, not both", field="delay")
         return dataclasses.replace(self, submission=submission)
 
-    def call(self, *args: Any, **kwargs: Any) -> Call:
+    # The slashes leave every name, also `self`, to the task's own arguments.
+    def call(self, /, *args: Any, **kwargs: Any) -> Call:
         """These arguments for this task, to be given to enqueue_many."""
         return Call(self, args, kwargs)
 
-    def enqueue(self, *args: Any, **kwargs: Any) -> Any:
+    def enqueue(self, /, *args: Any, **kwargs: Any) -> Any:
         """Store a job in the caller's transaction; return its handle."""
         return _submit().enqueue(Call(self, args, kwargs))
 
-    def enqueue_on_commit(self, *args: Any, **kwargs: Any) -> None:
+    def enqueue_on_commit(self, /, *args: Any, **kwargs: Any) -> None:
         """Store a job once the transaction on the default database has committed."""
         _submit().enqueue_on_commit(Call(self, args, kwargs))
 
@@ -171,14 +180,14 @@ class Task(Generic[P, R]):
         made = (self._item(item) for item in calls)
         return _submit().enqueue_many(made, batch_size, on_batch)
 
-    async def aenqueue(self, *args: Any, **kwargs: Any) -> Any:
-        return await _to_thread(self.enqueue, *args, **kwargs)
+    async def aenqueue(self, /, *args: Any, **kwargs: Any) -> Any:
+        return await _to_thread(lambda: self.enqueue(*args, **kwargs))
 
-    async def aenqueue_on_commit(self, *args: Any, **kwargs: Any) -> None:
-        await _to_thread(self.enqueue_on_commit, *args, **kwargs)
+    async def aenqueue_on_commit(self, /, *args: Any, **kwargs: Any) -> None:
+        await _to_thread(lambda: self.enqueue_on_commit(*args, **kwargs))
 
     async def aenqueue_many(self, calls: Iterable[Any], **options: Any) -> int:
-        return int(await _to_thread(self.enqueue_many, calls, **options))
+        return int(await _to_thread(lambda: self.enqueue_many(calls, **options)))
 
     def _item(self, item: Any) -> Call:
         if isinstance(item, Call):
@@ -187,18 +196,17 @@ class Task(Generic[P, R]):
             return Call(self, item)
         if isinstance(item, dict):
             return Call(self, (), item)
-        kind = type(item).__name__
-        raise InvalidJob(
-            f"enqueue_many takes tuples of args, dicts of kwargs, or calls; not {kind}",
-            field="payload",
-        )
+        raise _no_item(item, "tuples of args, dicts of kwargs, or calls")
 
 
-async def _to_thread(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _no_item(item: Any, wanted: str) -> InvalidJob:
+    kind = type(item).__name__
+    return InvalidJob(f"enqueue_many takes {wanted}; not {kind}", field="payload")
+
+
+async def _to_thread(function: Callable[[], Any]) -> Any:
     """Run in the thread that Django's connections belong to, as its own async methods do."""
-    from asgiref.sync import sync_to_async
-
-    return await sync_to_async(function)(*args, **kwargs)
+    return await sync_to_async(function)()
 
 
 def enqueue_many(
@@ -208,7 +216,14 @@ def enqueue_many(
     on_batch: Callable[[list[UUID]], Any] | None = None,
 ) -> int:
     """Store calls of any tasks, made by `task.call(...)`; see Task.enqueue_many."""
-    return _submit().enqueue_many(calls, batch_size, on_batch)
+    made = (_call(item) for item in calls)
+    return _submit().enqueue_many(made, batch_size, on_batch)
+
+
+def _call(item: Any) -> Call:
+    if not isinstance(item, Call):
+        raise _no_item(item, "what task.call(...) makes")
+    return item
 
 
 # -- the registry ------------------------------------------------------------------------------
@@ -268,8 +283,10 @@ def task(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
 
 
 def _registered(function: Callable[..., Any], options: dict[str, Any]) -> Task[Any, Any]:
-    if not callable(function) or isinstance(function, type):
-        raise InvalidTask(f"a task must be a function, not {function!r:.100}")
+    # A partial or another callable object has no name that a job could be stored under.
+    named = callable(function) and hasattr(function, "__qualname__")
+    if not named or isinstance(function, type | Task):
+        raise InvalidTask(f"a task must be a function, not {shown(function)}")
     made: Task[Any, Any] = Task(function=function, **_checked(function, dict(options)))
     registry.add(made)
     return made
@@ -280,23 +297,46 @@ def _checked(function: Callable[..., Any], options: dict[str, Any]) -> dict[str,
     unknown = options.keys() - known - {"max_retries"}
     if unknown:
         raise InvalidTask(f"@task has no option {min(unknown)!r}")
+    # None is the same as not given, but for the limits, where it means that there is none.
+    options = {
+        name: options[name] for name in options if options[name] is not None or name in _LIMITS
+    }
     options["name"] = _name_of(function, options.get("name"))
     if "max_retries" in options:
         options["max_attempts"] = _attempts(options)
+    _refuse_values(options)
+    if options.get("takes_context") and not _takes_a_first(function):
+        raise InvalidTask(f"{options['name']}: takes_context, but there is no argument to take it")
+    options.setdefault("description", (inspect.getdoc(function) or "").partition("\n")[0])
+    return _read(options)
+
+
+def _refuse_values(options: dict[str, Any]) -> None:
     for name, (holds, wanted) in _OPTION_RULES.items():
-        if options.get(name) is not None and not holds(options[name]):
-            raise InvalidTask(f"{options['name']}: {name} must be {wanted}, not {options[name]!r:.100}")
-    for name in ("timeout", "lifetime", "result_ttl"):
+        if name in options and not holds(options[name]):
+            value = shown(options[name])
+            raise InvalidTask(f"{options['name']}: {name} must be {wanted}, not {value}")
+
+
+def _read(options: dict[str, Any]) -> dict[str, Any]:
+    """Give each option the form that a Task keeps."""
+    for name in _LIMITS:
         if options.get(name) is not None:
             options[name] = _duration_option(name, options[name], InvalidTask)
     for name in ("retry_on", "bury_on", "aliases"):
         if name in options:
             options[name] = _as_tuple(options[name])
-    if options.get("backoff") is not None:
+    if "backoff" in options:
         options["backoff"] = _backoff(options["backoff"])
-    if not options.get("description"):
-        options["description"] = (inspect.getdoc(function) or "").partition("\n")[0]
     return options
+
+
+def _takes_a_first(function: Callable[..., Any]) -> bool:
+    kinds = [parameter.kind for parameter in inspect.signature(function).parameters.values()]
+    return bool(kinds) and kinds[0] not in (
+        inspect.Parameter.KEYWORD_ONLY,
+        inspect.Parameter.VAR_KEYWORD,
+    )
 
 
 def _name_of(function: Callable[..., Any], name: Any) -> str:
@@ -305,7 +345,7 @@ def _name_of(function: Callable[..., Any], name: Any) -> str:
         if "<" in name:
             raise InvalidTask(f"{name} is a lambda or local function; give it a name= of its own")
     if not _is_name(name):
-        raise InvalidTask(f"a task's name must have 1-{NAME_MAX_CHARS} characters: {name!r:.300}")
+        raise InvalidTask(f"a task's name must have 1-{NAME_MAX_CHARS} characters: {shown(name)}")
     return str(name)
 
 
@@ -315,10 +355,10 @@ def _is_name(value: Any) -> bool:
 
 def _attempts(options: dict[str, Any]) -> int:
     retries = options.pop("max_retries")
-    if options.get("max_attempts") is not None:
+    if "max_attempts" in options:
         raise InvalidTask("give max_attempts or max_retries, not both")
     if not _is_count(retries):
-        raise InvalidTask(f"max_retries must be a whole number from 0, not {retries!r:.100}")
+        raise InvalidTask(f"max_retries must be a whole number from 0, not {shown(retries)}")
     return int(retries) + 1
 
 
@@ -347,6 +387,8 @@ def _as_tuple(value: Any) -> tuple[Any, ...]:
     return tuple(value) if isinstance(value, list | tuple | set | frozenset) else (value,)
 
 
+_LIMITS = ("timeout", "lifetime", "result_ttl")
+
 _FLAG = (_is_flag, "True or False")
 _FAILURES = (_are_failures, "exception classes or failure categories")
 
@@ -361,6 +403,7 @@ _OPTION_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "retry_on": _FAILURES,
     "bury_on": _FAILURES,
     "aliases": (_are_names, "task names"),
+    "description": (lambda value: isinstance(value, str), "text"),
 }
 
 

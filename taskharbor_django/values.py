@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 from uuid import UUID, uuid4
 
@@ -26,6 +26,9 @@ URL_MAX_CHARS = 2048
 CODE_MAX_CHARS = 64
 COUNT_MAX = 2**31 - 1
 DURATION_MAX = timedelta(days=36_500)
+# MariaDB begins with the year 1000, and Python ends with 9999: a lifetime must fit behind run_at.
+TIME_FIRST = datetime(1000, 1, 2, tzinfo=UTC)
+TIME_LAST = datetime(9898, 1, 1, tzinfo=UTC)
 IDEMPOTENCY_TTL = timedelta(hours=24)
 
 _queue_name = re.compile(QUEUE_NAME_PATTERN)
@@ -80,14 +83,14 @@ def _problems(record: JobRecord) -> Any:
     """Yield (field, what is wrong) for one record."""
     yield from _text("task", record.task, NAME_MAX_CHARS, empty=False)
     if not is_queue_name(record.queue):
-        yield "queue", f"{record.queue!r:.200} is no queue name; use 1-128 of A-Z a-z 0-9 _ . : -"
+        yield "queue", f"{shown(record.queue)} is no queue name; use 1-128 of A-Z a-z 0-9 _ . : -"
     if not isinstance(record.payload, bytes):
         yield "payload", f"must be bytes, not {type(record.payload).__name__}"
     if not is_rank(record.priority):
-        yield "priority", f"{record.priority!r:.200} is not a rank from -100 to 100"
+        yield "priority", f"{shown(record.priority)} is not a rank from -100 to 100"
     for name in ("attempts", "max_attempts", "dependencies_left"):
         if not _is_whole(getattr(record, name), 0, COUNT_MAX):
-            yield name, f"{getattr(record, name)!r:.200} is not a whole number from 0"
+            yield name, f"{shown(getattr(record, name))} is not a whole number from 0"
     if record.max_attempts and record.attempts > record.max_attempts:
         yield "attempts", f"{record.attempts} is more than max_attempts, {record.max_attempts}"
     if record.timeout is not None:
@@ -114,6 +117,14 @@ def _optional_problems(record: JobRecord) -> Any:
             yield from _strings(name, getattr(record, name))
 
 
+def shown(value: Any) -> str:
+    """A value as error texts quote it: cut, and by its type alone when it has no repr."""
+    try:
+        return f"{value!r:.200}"
+    except Exception:  # noqa: BLE001 - a repr may raise what it likes; that of 10**5000 does
+        return f"a value of type {type(value).__name__}"
+
+
 def is_queue_name(value: Any) -> bool:
     return isinstance(value, str) and _queue_name.match(value) is not None
 
@@ -128,7 +139,7 @@ def as_duration(value: Any) -> timedelta:
         try:
             value = timedelta(seconds=value)
         except (OverflowError, ValueError):
-            raise ValueError(f"{value} seconds is no duration") from None
+            raise ValueError(f"{shown(value)} seconds is no duration") from None
     for _, problem in _duration("", value):
         raise ValueError(problem)
     return cast(timedelta, value)
@@ -173,8 +184,10 @@ def _time(name: str, value: Any) -> Any:
         return
     if not isinstance(value, datetime):
         yield name, f"must be a datetime, not {type(value).__name__}"
-    elif value.tzinfo is None:
+    elif value.utcoffset() is None:
         yield name, "must have a time zone"
+    elif not TIME_FIRST <= value <= TIME_LAST:
+        yield name, f"{value} is outside the years 1000 to 9898"
 
 
 def _strings(name: str, value: Any) -> Any:
@@ -183,7 +196,7 @@ def _strings(name: str, value: Any) -> Any:
         return
     for key, text in value.items():
         if not isinstance(key, str) or not isinstance(text, str):
-            yield name, f"must map strings to strings; {key!r:.100} does not"
+            yield name, f"must map strings to strings; {shown(key)} does not"
         elif not (is_storable(key) and is_storable(text)):
             yield name, "holds a NUL character or a lone surrogate"
 

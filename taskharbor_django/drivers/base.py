@@ -74,7 +74,7 @@ class Driver(abc.ABC):
 
     @abc.abstractmethod
     def sweep(self, *, now: datetime, max_lease_losses: int | None = None) -> int:
-        """Reclaim inflight jobs whose lease is gone, remove leases without jobs; return how many."""
+        """Reclaim inflight jobs whose lease is gone, remove leases without jobs."""
 
     # -- single forms ----------------------------------------------------------------------------
 
@@ -87,9 +87,7 @@ class Driver(abc.ABC):
     ) -> Lease:
         """Renew the lease of one inflight job; the token stays."""
 
-    def ack(
-        self, job_id: UUID, token: UUID, *, now: datetime, result: bytes | None = None
-    ) -> None:
+    def ack(self, job_id: UUID, token: UUID, *, now: datetime, result: bytes | None = None) -> None:
         self._settle_one(OutcomeKind.ACK, job_id, token, now, result=result)
 
     def retry(self, job_id: UUID, token: UUID, *, now: datetime, update: FailureUpdate) -> None:

@@ -16,22 +16,21 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
-from django.db import IntegrityError, connections, router, transaction
+from django.db import IntegrityError, OperationalError, connections, router, transaction
 from django.db.models import Count, Exists, F, Model, Q, QuerySet
 from django.db.models.functions import Greatest
 
-from ..exceptions import DuplicateJob, LeaseExpired
+from ..exceptions import DuplicateJob, JobLocked, LeaseExpired
 from ..failpoints import reach
 from ..lifecycle import JobState, OutcomeKind
 from ..models import Job, Lease, Queue
 from ..values import JobRecord, Outcome, Rejection, Reservation
 from ..values import Lease as LeaseValue
-from . import inserts, rows, settling
+from . import inserts, keys, rows, settling
 from .base import Driver
 from .ends import Stored
-from .keys import key_of, take_keys
 from .reclaim import reclaim_expired, sweep_orphans
-from .transient import repeat
+from .transient import is_transient, repeat
 
 PROMOTE_LIMIT = 1_000
 ROWS_PER_INSERT = 500
@@ -43,11 +42,11 @@ AnyModel = TypeVar("AnyModel", bound=Model)
 class DatabaseDriver(Driver):
     """Jobs in the database of one alias; on PostgreSQL this makes the set-based form."""
 
-    def __new__(cls, using: str | None = None, on_end: OnEnd | None = None) -> DatabaseDriver:
+    def __new__(cls, using: str | None = None, *_: Any, **__: Any) -> DatabaseDriver:
         if cls is DatabaseDriver and connections[_alias(using)].vendor == "postgresql":
             from .postgresql import PostgreSQLDriver
 
-            cls = PostgreSQLDriver
+            return super().__new__(PostgreSQLDriver)
         return super().__new__(cls)
 
     def __init__(self, using: str | None = None, on_end: OnEnd | None = None) -> None:
@@ -79,20 +78,22 @@ class DatabaseDriver(Driver):
         try:
             return self._store_new(records)
         except IntegrityError:
-            if self._exists(*(record.id for record in records)):
+            known = self._known(records)
+            if not known:
+                raise
+            repeats = known & keys.repeated(records, self.using)
+            if repeats != known:
                 raise DuplicateJob from None
-            raise
+        others = iter(self._store([record for record in records if record.id not in repeats]))
+        return [record.id if record.id in repeats else next(others) for record in records]
 
     def _store_new(self, records: Sequence[JobRecord]) -> list[UUID]:
         with transaction.atomic(using=self.using):
             keyed = [record for record in records if record.idempotency_key is not None]
-            owners = take_keys(keyed, self.using) if keyed else {}
+            owners = keys.take_keys(keyed, self.using) if keyed else {}
             reach("enqueue.keys_taken")
-            ids = [owners.get(key_of(record), record.id) for record in records]
-            fresh = [record for record, job_id in zip(records, ids) if record.id == job_id]
-            if len({record.id for record in fresh}) < len(fresh):
-                raise DuplicateJob("Two of these jobs have the same id.")
-            self._insert_many(fresh)
+            ids = [owners.get(keys.key_of(record), record.id) for record in records]
+            self._insert_many(keys.fresh(records, ids))
         return ids
 
     def _insert_one(self, record: JobRecord) -> None:
@@ -101,14 +102,16 @@ class DatabaseDriver(Driver):
             try:
                 cursor.execute(sql, parameters)
             except IntegrityError:
-                if self.connection.vendor == "mysql" and self._exists(record.id):
+                if self.connection.vendor == "mysql" and self._known([record]):
                     raise DuplicateJob from None
                 raise
             if cursor.rowcount == 0:
                 raise DuplicateJob
 
-    def _exists(self, *ids: UUID) -> bool:
-        return Job.objects.using(self.using).filter(pk__in=ids).exists()
+    def _known(self, records: Sequence[JobRecord]) -> set[UUID]:
+        """The ids of those that are stored already."""
+        ids = [record.id for record in records]
+        return set(Job.objects.using(self.using).filter(pk__in=ids).values_list("pk", flat=True))
 
     def _insert_many(self, records: Sequence[JobRecord]) -> None:
         for start in range(0, len(records), ROWS_PER_INSERT):
@@ -136,6 +139,7 @@ class DatabaseDriver(Driver):
             raise ValueError(f"limit must be at least 1, not {limit}")
         lease = LeaseValue(token or uuid4(), now + lease_for, worker=worker)
         due, expired = self._peek(now)
+        reach("reserve.peeked")
         if due:
             repeat(self.using, lambda: self._promote(now))
         if expired:
@@ -151,6 +155,7 @@ class DatabaseDriver(Driver):
         with self.transaction():
             due = Job.objects.using(self.using).due(now).order_by("available_at")
             ids = list(self.locked(due)[:PROMOTE_LIMIT].values_list("pk", flat=True))
+            reach("promote.locked")
             jobs = Job.objects.using(self.using).filter(pk__in=ids)
             jobs.update(state=JobState.READY.value, updated_at=now)
 
@@ -212,6 +217,12 @@ class DatabaseDriver(Driver):
 
     # -- leases ----------------------------------------------------------------------------------
 
+    def ready_queues(self) -> list[str]:
+        """The names of queues with ready jobs, in order."""
+        self._check()
+        jobs = Job.objects.using(self.using).ready().order_by("queue")
+        return list(jobs.values_list("queue", flat=True).distinct())
+
     def held(self, token: UUID, *, now: datetime) -> list[Reservation]:
         self._check(now)
         leases = Lease.objects.using(self.using).filter(call=token, expires_at__gt=now)
@@ -257,7 +268,9 @@ class DatabaseDriver(Driver):
         alive.filter(token__in=alone).update(expires_at=expires_at)
         alive.filter(token__in=shared).update(expires_at=Greatest("expires_at", expires_at))
         seen.filter(token__in=known - jobs.keys()).delete()
-        renewed = alive.filter(token__in=alone + shared).values_list("token", "expires_at", "worker")
+        renewed = alive.filter(token__in=alone + shared).values_list(
+            "token", "expires_at", "worker"
+        )
         return {row[0]: LeaseValue(row[0], row[1], worker=row[2]) for row in renewed}
 
     def extend_lease(
@@ -277,7 +290,24 @@ class DatabaseDriver(Driver):
         self._check(now)
         return settling.settle(self, outcomes, now)
 
-    def ack_plain(self, outcomes: Sequence[Outcome], now: datetime) -> set[UUID]:
+    def settle_waiting(self, outcome: Outcome, *, now: datetime) -> list[Rejection]:
+        """
+        Settle one outcome inside the caller's transaction; wait, not for long, for the job's row.
+
+        For atomic tasks: whoever holds the row just now must not undo the handler's work.
+        """
+        self._check(now)
+        try:
+            self._begin()
+            rows = Job.objects.using(self.using).filter(pk=outcome.job_id)
+            list(self.waiting_for(rows).values_list("pk"))
+        except OperationalError as error:
+            if not is_transient(error):
+                raise
+            return [Rejection(outcome, JobLocked())]
+        return self.settle([outcome], now=now)
+
+    def ack_plain(self, outcomes: Sequence[Outcome], now: datetime) -> set[UUID]:  # noqa: ARG002
         """Settle plain acks in one statement where there is a way; return the jobs it moved."""
         return set()
 

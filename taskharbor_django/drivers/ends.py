@@ -59,7 +59,7 @@ class Stored(Held):
 
 def stored(row: dict[str, Any]) -> Stored:
     """Make a Stored from a row of STORED_FIELDS."""
-    followed = any([row.pop(name) for name in _FOLLOWERS])
+    followed = any([row.pop(name) for name in _FOLLOWERS])  # noqa: C419  pop every one
     needed = bool(row.pop("idempotency_key")) or followed
     cancel_requested = row.pop("cancel_requested_at") is not None
     return Stored(cancel_requested=cancel_requested, followed=followed, needed=needed, **row)
@@ -120,7 +120,7 @@ def _attempt(job: Stored, outcome: Outcome, workers: dict[UUID, str], now: datet
         job_id=job.id,
         lease_version=job.lease_version,
         number=job.executions,
-        end=attempt_end(outcome),
+        end=attempt_end(outcome) or "",
         worker=workers.get(outcome.token, ""),
         started_at=outcome.started_at,
         finished_at=outcome.finished_at or now,
@@ -182,5 +182,3 @@ def _opened(job: Stored, now: datetime, **facts: Any) -> DeadLetter:
 def stored_rows(rows: Any) -> list[Stored]:
     """Read a (locked) queryset of jobs as Stored."""
     return [stored(row) for row in rows.values(*STORED_FIELDS)]
-
-

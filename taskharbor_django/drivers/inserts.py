@@ -160,12 +160,12 @@ def statement(record: JobRecord, using: str, connection: Any) -> tuple[str, list
     """The INSERT of one job; where the database allows, a known id inserts nothing."""
     made = cells(record, connection)
     names, values, _ = zip(*made, strict=True)
-    return _one(using, connection.vendor, names, values), [value for cell in made for value in cell[2]]
+    return _one(using, connection.vendor, names, values), [
+        value for cell in made for value in cell[2]
+    ]
 
 
-def many(
-    records: Sequence[JobRecord], using: str, connection: Any
-) -> list[tuple[str, list[Any]]]:
+def many(records: Sequence[JobRecord], using: str, connection: Any) -> list[tuple[str, list[Any]]]:
     """INSERTs of many jobs, one for each set of columns that occurs among them."""
     shapes: dict[tuple[str, ...], list[list[Cell]]] = {}
     for record in records:

@@ -9,19 +9,23 @@ Repeat: safe; the owner of a key finds itself.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any
 from uuid import UUID
 
-from django.db import connections
-from django.db.models import BooleanField, ExpressionWrapper, Q
+from django.db import connections, transaction
+from django.db.models import Q
 
+from ..exceptions import DuplicateJob
 from ..models import IdempotencyKey
 from ..models.expressions import DatabaseNow
 from ..values import JobRecord
 from .inserts import SERVER_CLOCKS
+
+KEYS_PER_STATEMENT = 500
 
 Key = tuple[str, str]
 
@@ -36,6 +40,14 @@ def take_keys(records: Iterable[JobRecord], using: str) -> dict[Key, UUID]:
     for record in sorted(records, key=key_of):
         wanted.setdefault(key_of(record), record)
     owners: dict[Key, UUID] = {}
+    pairs = iter(wanted.items())
+    while some := dict(itertools.islice(pairs, KEYS_PER_STATEMENT)):
+        owners |= _take(some, using)
+    return owners
+
+
+def _take(wanted: Mapping[Key, JobRecord], using: str) -> dict[Key, UUID]:
+    owners: dict[Key, UUID] = {}
     # More than one turn only when a key is pruned, or taken over by another, between two looks.
     while missing := {key: wanted[key] for key in wanted if key not in owners}:
         _insert(missing.values(), using)
@@ -45,26 +57,57 @@ def take_keys(records: Iterable[JobRecord], using: str) -> dict[Key, UUID]:
 
 def _look(wanted: Mapping[Key, JobRecord], using: str) -> dict[Key, UUID]:
     owners = {}
-    for task, key, job_id, expired in _stored(wanted, using):
-        record = wanted[task, key]
+    for key, (job_id, expired) in _stored(wanted, using).items():
+        record = wanted[key]
         if job_id == record.id or not expired:
-            owners[task, key] = job_id
+            owners[key] = job_id
         elif _take_over(record, using):
-            owners[task, key] = record.id
+            owners[key] = record.id
     return owners
 
 
-def _stored(wanted: Mapping[Key, JobRecord], using: str) -> list[tuple[str, str, UUID, bool]]:
+def repeated(records: Iterable[JobRecord], using: str) -> set[UUID]:
+    """Which of them are the jobs that their own keys stand for: stored before, the reply lost."""
+    wanted = {key_of(record): record for record in records if record.idempotency_key is not None}
+    with transaction.atomic(using=using):
+        owners = _stored(wanted, using)
+    return {
+        job_id
+        for key, (job_id, expired) in owners.items()
+        if job_id == wanted[key].id and not expired
+    }
+
+
+def fresh(records: Iterable[JobRecord], ids: Iterable[UUID]) -> list[JobRecord]:
+    """Those that stand for themselves, each once: the same id and key again is a repeat."""
+    found: dict[UUID, JobRecord] = {}
+    for record, job_id in zip(records, ids, strict=True):
+        if record.id in found and job_id == record.id:
+            if record.idempotency_key is None or key_of(record) != key_of(found[record.id]):
+                raise DuplicateJob("Two of these jobs have the same id.")
+        elif job_id == record.id:
+            found[record.id] = record
+    return list(found.values())
+
+
+def _stored(wanted: Mapping[Key, JobRecord], using: str) -> dict[Key, tuple[UUID, bool]]:
+    """The owner of each key, and whether its time is over for the record that wants it."""
     by_task: dict[str, list[str]] = {}
     for task, key in wanted:
         by_task.setdefault(task, []).append(key)
     matching = Q(pk__in=[])
     for task, keys in by_task.items():
         matching |= Q(task=task, key__in=keys)
-    now = _now(next(iter(wanted.values())))
-    expired = ExpressionWrapper(Q(expires_at__lte=now), output_field=BooleanField())
-    found = IdempotencyKey.objects.using(using).filter(matching).annotate(expired=expired)
-    return list(found.values_list("task", "key", "job_id", "expired"))
+    rows = IdempotencyKey.objects.using(using).filter(matching)
+    if connections[using].vendor == "mysql":
+        # Read what is there now also when the caller's snapshot is older (REPEATABLE READ), where
+        # the loop of `_take` would never end; the INSERT has locked these rows anyway.
+        rows = rows.select_for_update()
+    found = rows.annotate(now=DatabaseNow()).values_list("task", "key", "job", "expires_at", "now")
+    return {
+        (task, key): (job_id, expires_at <= (wanted[task, key].created_at or now))
+        for task, key, job_id, expires_at, now in found
+    }
 
 
 def _now(record: JobRecord) -> Any:
@@ -85,14 +128,18 @@ def _take_over(record: JobRecord, using: str) -> bool:
     )
 
 
+def _field(name: str) -> Any:
+    return IdempotencyKey._meta.get_field(name)
+
+
 @cache
 def _statement(using: str) -> tuple[str, str]:
     """The head and the tail of an INSERT that leaves a known key alone but waits for its owner."""
     quote = connections[using].ops.quote_name
     meta = IdempotencyKey._meta
     names = ("task", "key", "job", "payload_digest", "expires_at")
-    task, key, *others = [quote(meta.get_field(name).column) for name in names]
-    head = f"INSERT INTO {quote(meta.db_table)} ({', '.join([task, key, *others])}) VALUES "
+    task, key, *others = [quote(_field(name).column) for name in names]
+    head = f"INSERT INTO {quote(meta.db_table)} ({', '.join([task, key, *others])}) VALUES "  # noqa: S608
     # On MariaDB a failed INSERT IGNORE leaves a shared lock, and two waiters then deadlock over
     # the exclusive one; ON DUPLICATE KEY takes the exclusive lock at once.
     if connections[using].vendor == "mysql":
@@ -107,7 +154,7 @@ def _insert(records: Iterable[JobRecord], using: str) -> None:
     for record in records:
         expiry, expires_at = _expiry(record, connection)
         values.append(f"(%s, %s, %s, %s, {expiry})")
-        job_id = IdempotencyKey._meta.get_field("job").get_db_prep_save(record.id, connection)
+        job_id = _field("job").get_db_prep_save(record.id, connection)
         parameters += [record.task, record.idempotency_key, job_id, record.payload_digest]
         parameters.append(expires_at)
     with connection.cursor() as cursor:
@@ -119,5 +166,4 @@ def _expiry(record: JobRecord, connection: Any) -> tuple[str, Any]:
     if record.created_at is None and clock is not None:
         return clock.after, clock.span(record.idempotency_ttl)
     expires_at = (record.created_at or datetime.now(UTC)) + record.idempotency_ttl
-    field = IdempotencyKey._meta.get_field("expires_at")
-    return "%s", field.get_db_prep_save(expires_at, connection)
+    return "%s", _field("expires_at").get_db_prep_save(expires_at, connection)

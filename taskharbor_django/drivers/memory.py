@@ -118,8 +118,7 @@ class MemoryDriver(Driver):
         inflight = self._store.in_state(JobState.INFLIGHT)
         lost = [job for job in inflight if not self._store.is_held(job, now)]
         for job in lost:
-            if job.lease is not None:
-                self._store.leases.pop(job.lease, None)
+            self._store.leases.pop(job.lease, None)
             with self._store.moving(job, now):
                 job.reclaim(now, max_lease_losses)
         return len(lost)
@@ -246,7 +245,8 @@ class MemoryDriver(Driver):
         self._check(now)
         with self._lock:
             reclaimed = self._reclaim(now, max_lease_losses)
-            idle = [token for token in self._store.leases if not self._store.covered(token)]
+            used = {job.lease for job in self._store.in_state(JobState.INFLIGHT)}
+            idle = [token for token in self._store.leases if token not in used]
             for token in idle:
                 del self._store.leases[token]
             return reclaimed + len(idle)
@@ -258,7 +258,7 @@ class MemoryDriver(Driver):
         with self._lock:
             return copy.deepcopy(self._store.jobs.get(job_id))
 
-    def read_lease(self, token: UUID) -> MemoryLease | None:
+    def read_lease(self, token: UUID | None) -> MemoryLease | None:
         """Return a copy of one lease."""
         with self._lock:
             return copy.copy(self._store.leases.get(token))

@@ -169,7 +169,8 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self.jobs: dict[UUID, MemoryJob] = {}
-        self.leases: dict[UUID, MemoryLease] = {}
+        # None is never a key; it is what a job without a lease is looked up by.
+        self.leases: dict[UUID | None, MemoryLease] = {}
         self._shelves: dict[JobState, dict[UUID, MemoryJob]] = {state: {} for state in JobState}
 
     def add(self, job: MemoryJob) -> None:
@@ -182,9 +183,11 @@ class MemoryStore:
     def moving(self, job: MemoryJob, now: datetime) -> Iterator[None]:
         """Put the job on the shelf of the state that the block moves it to."""
         del self._shelves[job.state][job.record.id]
-        yield
-        job.updated_at = now
-        self._shelves[job.state][job.record.id] = job
+        try:
+            yield
+            job.updated_at = now
+        finally:
+            self._shelves[job.state][job.record.id] = job
 
     def in_state(self, state: JobState) -> list[MemoryJob]:
         return list(self._shelves[state].values())
@@ -194,7 +197,7 @@ class MemoryStore:
         return [job for job in self.in_state(JobState.INFLIGHT) if job.lease == token]
 
     def lease_of(self, job: MemoryJob) -> MemoryLease | None:
-        return None if job.lease is None else self.leases.get(job.lease)
+        return self.leases.get(job.lease)
 
     def is_held(self, job: MemoryJob, now: datetime) -> bool:
         """Say whether an inflight job's lease stands; a missing one counts as expired."""

@@ -100,7 +100,8 @@ def changes(held: Held, outcome: Outcome, now: datetime) -> Changes:
     made: Changes = {"state": state.value, "updated_at": now, "started_at": outcome.started_at}
     if state in (JobState.DONE, JobState.DEAD, JobState.CANCELLED):
         made["finished_at"] = outcome.finished_at or now
-    if outcome.kind not in _ENDS_BY_TOKEN:
+    # Of a lifetime that ran out nobody may say later that its own call ended the job.
+    if outcome.kind not in _ENDS_BY_TOKEN or outcome.reason == DeadReason.LIFETIME:
         made["lease"] = None
     if outcome.kind == OutcomeKind.ACK:
         made |= {"result": outcome.result, "result_expires_at": outcome.result_expires_at}
@@ -154,5 +155,5 @@ _VARIABLE_PART = re.compile(r"0x[0-9a-fA-F]+|[0-9a-fA-F]{8,}(?:-[0-9a-fA-F]{4,})
 def fingerprint(task: str, reason: str, error_class: str, error: str) -> str:
     """Group errors that differ only in numbers, ids and addresses."""
     shape = _VARIABLE_PART.sub("#", error[:1000])
-    text = "\0".join((task, reason, error_class, shape))
+    text = f"{task}\0{reason}\0{error_class}\0{shape}"
     return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:32]

@@ -87,6 +87,10 @@ class PostgreSQLDriver(DatabaseDriver):
         reach("claim.done")
         return rows.reservations(claimed, lease.expires_at, lease.worker)
 
+    def ready_queues(self) -> list[str]:
+        self._check()
+        return [row[0] for row in self._rows(self._text(statements.READY_QUEUES), None)]
+
     # -- leases ----------------------------------------------------------------------------------
 
     def _renew(
@@ -149,13 +153,13 @@ def _names(using: str) -> dict[str, str]:
     """Quoted tables and columns for the statements, from the models' own meta."""
     quote = connections[using].ops.quote_name
     table, quoted = rows.quoted(using)
-    lease = {f"lease_{f.name}": quote(f.column) for f in Lease._meta.concrete_fields}
+    lease = {f"lease_{f.name}": quote(str(f.column)) for f in Lease._meta.concrete_fields}
     run = ", ".join(f"{table}.{quoted[name]}" for name in rows.RUN_FIELDS)
     return quoted | lease | {"job": table, "leases": quote(Lease._meta.db_table), "run": run}
 
 
 @lru_cache(maxsize=1024)
-def _claim_text(using: str, limit: int, floored: bool) -> tuple[str, list[Any]]:
+def _claim_text(using: str, limit: int, floored: bool) -> tuple[str, list[Any]]:  # noqa: FBT001  cached
     """
     The claim for one limit, and for each of its places the value's name or a constant.
 

@@ -36,7 +36,7 @@ def reclaim_expired(driver: DatabaseDriver, now: datetime, max_lease_losses: int
         jobs = _inflight_of(driver, workers)
         _take_back(driver, jobs, workers, now, max_lease_losses)
         reach("reclaim.jobs_moved")
-        _remove_empty(driver, list(workers))
+        _remove(driver, _empty(driver, list(workers)))
     return len(jobs)
 
 
@@ -58,15 +58,24 @@ def sweep_orphans(driver: DatabaseDriver, now: datetime, max_lease_losses: int |
         gone = ~Exists(Lease.objects.using(driver.using).filter(token=OuterRef("lease")))
         jobs = Job.objects.using(driver.using).inflight().filter(gone).order_by("pk")
         locked = ends.stored_rows(driver.locked(jobs)[:JOBS_PER_TURN])
+        reach("sweep.jobs_locked")
         # The lock may have come after another reserve whose lease the first look could not see.
-        tokens = [job.lease for job in locked]
+        tokens = [job.lease for job in locked if job.lease is not None]
         leases = Lease.objects.using(driver.using).filter(token__in=tokens)
         present = set(leases.values_list("token", flat=True))
         orphans = [job for job in locked if job.lease not in present]
         _take_back(driver, orphans, {}, now, max_lease_losses)
-        oldest = Lease.objects.using(driver.using).order_by("expires_at")[:JOBS_PER_TURN]
-        _remove_empty(driver, list(oldest.values_list("token", flat=True)))
+        reach("sweep.jobs_moved")
+        _remove(driver, _oldest_empty(driver))
     return len(orphans)
+
+
+def _oldest_empty(driver: DatabaseDriver) -> list[UUID]:
+    """Lock leases that cover nothing; a heartbeat that holds one just now removes it itself."""
+    leases = Lease.objects.using(driver.using)
+    oldest = leases.order_by("expires_at")[:JOBS_PER_TURN].values_list("token", flat=True)
+    empty = leases.filter(pk__in=_empty(driver, list(oldest))).order_by("pk")
+    return list(driver.locked(empty, key=True).values_list("pk", flat=True))
 
 
 def _take_back(
@@ -100,13 +109,16 @@ def _move(driver: DatabaseDriver, jobs: list[Stored], now: datetime, **columns: 
         rows.update(lease=None, started_at=None, updated_at=now, **columns)
 
 
-def _remove_empty(driver: DatabaseDriver, tokens: list[UUID]) -> None:
+def _empty(driver: DatabaseDriver, tokens: list[UUID]) -> list[UUID]:
     """
-    Remove those of the leases seen that cover no inflight job any more.
+    Say which of the leases seen cover no inflight job any more.
 
     A claim writes lease and jobs at once: what is seen, and empty afterwards, stays empty.
     """
     inflight = Job.objects.using(driver.using).inflight().filter(lease__in=tokens)
     occupied = set(inflight.values_list("lease", flat=True))
-    empty = [token for token in tokens if token not in occupied]
-    Lease.objects.using(driver.using).filter(pk__in=empty).delete()
+    return [token for token in tokens if token not in occupied]
+
+
+def _remove(driver: DatabaseDriver, tokens: list[UUID]) -> None:
+    Lease.objects.using(driver.using).filter(pk__in=tokens).delete()

@@ -56,7 +56,7 @@ def columns(names: Iterable[str]) -> list[str]:
 def quoted(using: str) -> tuple[str, dict[str, str]]:
     """The quoted table, and quoted column by field name."""
     quote = connections[using].ops.quote_name
-    names = {f.name: quote(f.column) for f in Job._meta.concrete_fields}
+    names = {f.name: quote(str(f.column)) for f in Job._meta.concrete_fields}
     return quote(Job._meta.db_table), names
 
 
@@ -85,7 +85,7 @@ def reservations(
 def _record(row: Sequence[Any]) -> JobRecord:
     record = object.__new__(JobRecord)
     fields = record.__dict__
-    fields.update(zip(_RECORD_FIELDS, row))
+    fields.update(zip(_RECORD_FIELDS, row, strict=False))
     if isinstance(row[_TRACE], str):
         fields["trace"] = json.loads(row[_TRACE])
     return record

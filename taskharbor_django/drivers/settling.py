@@ -47,15 +47,23 @@ def settle(driver: DatabaseDriver, outcomes: Sequence[Outcome], now: datetime) -
 def _settle_all(driver: DatabaseDriver, outcomes: list[Outcome], now: datetime) -> set[UUID]:
     plain = [o for o in outcomes if o.kind == OutcomeKind.ACK and not o.record]
     moved = repeat(driver.using, lambda: driver.ack_plain(plain, now)) if plain else set()
-    for followed in (False, True):
+    moved |= _settle_left(driver, [o for o in outcomes if o.job_id not in moved], now)
+    if driver.on_end is not None:
         left = [outcome for outcome in outcomes if outcome.job_id not in moved]
-        if left and (not followed or driver.on_end is not None):
-            moved = moved | repeat(driver.using, lambda: _settle_rows(driver, left, now, followed))
+        moved |= _settle_left(driver, left, now, followed=True)
     return moved
 
 
+def _settle_left(
+    driver: DatabaseDriver, outcomes: list[Outcome], now: datetime, *, followed: bool = False
+) -> set[UUID]:
+    if not outcomes:
+        return set()
+    return repeat(driver.using, lambda: _settle_rows(driver, outcomes, now, followed=followed))
+
+
 def _settle_rows(
-    driver: DatabaseDriver, outcomes: list[Outcome], now: datetime, followed: bool
+    driver: DatabaseDriver, outcomes: list[Outcome], now: datetime, *, followed: bool
 ) -> set[UUID]:
     """Settle, in one transaction, the outcomes that may share one; return the jobs it moved."""
     with driver.transaction():
@@ -125,17 +133,19 @@ def _apply(
 def fenced(driver: DatabaseDriver, outcome: Outcome, now: datetime) -> Stored:
     """Return the job that the outcome's token holds, or raise why it does not."""
     job, leases = _read(driver, [outcome])
-    error = moves.refusal(job.get(outcome.job_id), _expiry(job.get(outcome.job_id), leases), outcome, now)
+    error = moves.refusal(
+        job.get(outcome.job_id), _expiry(job.get(outcome.job_id), leases), outcome, now
+    )
     if error is not None:
         raise error
     return job[outcome.job_id]
 
 
-def _read(
-    driver: DatabaseDriver, outcomes: Sequence[Outcome]
-) -> tuple[dict[UUID, Stored], Leases]:
+def _read(driver: DatabaseDriver, outcomes: Sequence[Outcome]) -> tuple[dict[UUID, Stored], Leases]:
     ids = {outcome.job_id for outcome in outcomes}
-    jobs = {job.id: job for job in ends.stored_rows(Job.objects.using(driver.using).filter(pk__in=ids))}
+    jobs = {
+        job.id: job for job in ends.stored_rows(Job.objects.using(driver.using).filter(pk__in=ids))
+    }
     return jobs, _leases(driver, jobs.values())
 
 
@@ -155,6 +165,8 @@ def _rejections(
     return rejections
 
 
-def _attempts(driver: DatabaseDriver, jobs: dict[UUID, Stored]) -> dict[tuple[UUID, int | None], str]:
+def _attempts(
+    driver: DatabaseDriver, jobs: dict[UUID, Stored]
+) -> dict[tuple[UUID, int | None], str]:
     attempts = Attempt.objects.using(driver.using).filter(job__in=list(jobs))
     return {row[:2]: row[2] for row in attempts.values_list("job", "lease_version", "end")}

@@ -41,10 +41,25 @@ SELECT * FROM claimed ORDER BY {priority}, {available_at}, {seq}
 CLAIM_BEFORE_PICK = ("token", "now")
 CLAIM_AFTER_PICK = ("token", "worker", "now", "expires_at")
 
-# A lease that is visible while none of its jobs is inflight will never cover one again.
+# A loose scan: one index probe for each queue, however many jobs are ready.
+READY_QUEUES = """
+WITH RECURSIVE found AS (
+    (SELECT {queue} AS name FROM {job} WHERE {state} = 'ready' ORDER BY {queue} LIMIT 1)
+    UNION ALL
+    SELECT (
+        SELECT {queue} FROM {job} WHERE {state} = 'ready' AND {queue} > found.name
+        ORDER BY {queue} LIMIT 1
+    ) FROM found WHERE found.name IS NOT NULL
+)
+SELECT name FROM found WHERE name IS NOT NULL
+"""
+
+# A lease that is visible while none of its jobs is inflight will never cover one again. The expiry
+# is that of the locked row: the UPDATE would first look at the one this statement's snapshot shows,
+# and miss what a beat sent before, whose reply was lost, has renewed meanwhile.
 RENEW = """
 WITH held AS MATERIALIZED (
-    SELECT {lease_token} AS held_token, (
+    SELECT {lease_token} AS held_token, {lease_expires_at} AS held_until, (
         SELECT count(*) FROM (
             SELECT 1 FROM {job} WHERE {state} = 'inflight' AND {lease} = {leases}.{lease_token}
             LIMIT 2
@@ -56,11 +71,11 @@ WITH held AS MATERIALIZED (
     DELETE FROM {leases} USING held WHERE {lease_token} = held_token AND jobs = 0
 )
 UPDATE {leases} SET {lease_expires_at} = CASE
-    WHEN jobs > 1 THEN GREATEST({lease_expires_at}, %(expires_at)s::timestamptz)
+    WHEN jobs > 1 THEN GREATEST(held_until, %(expires_at)s::timestamptz)
     ELSE %(expires_at)s::timestamptz
 END
 FROM held
-WHERE {lease_token} = held_token AND jobs > 0 AND {lease_expires_at} > %(now)s::timestamptz
+WHERE {lease_token} = held_token AND jobs > 0 AND held_until > %(now)s::timestamptz
 RETURNING {lease_token}, {lease_expires_at}, {lease_worker}
 """
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from django.db import DatabaseError, connections
+from django.db import DatabaseError, InterfaceError, OperationalError, connections
 
 T = TypeVar("T")
 
@@ -26,6 +26,14 @@ def is_transient(error: BaseException) -> bool:
         return True
     code = cause.args[0] if cause.args else None
     return code in _MYSQL_CODES or str(code).startswith(_SQLITE_TEXTS)
+
+
+def is_bad_data(error: BaseException) -> bool:
+    """Say whether the database refused the values, so that the same ones will never do."""
+    if isinstance(error, InterfaceError | OperationalError):
+        state = getattr(error.__cause__, "sqlstate", None) or ""
+        return state.startswith("54")  # more columns, arguments or bytes than the server has
+    return isinstance(error, DatabaseError | ValueError | TypeError | OverflowError)
 
 
 def repeat(using: str, verb: Callable[[], T]) -> T:

@@ -99,8 +99,10 @@ class MySQLExactNames(VendorOperation):
     """
 
     vendor = "mysql"
-    tables = ("job", "lease", "attempt", "deadletter", "idempotencykey", "schedule", "queue")
-    tables += ("queueminute", "worker")
+    tables = (
+        *("job", "lease", "attempt", "deadletter", "idempotencykey", "schedule", "queue"),
+        *("queueminute", "worker"),
+    )
 
     def describe(self) -> str:
         return "Compare names and keys exactly on MariaDB and MySQL"

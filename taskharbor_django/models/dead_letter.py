@@ -65,7 +65,8 @@ class DeadLetter(models.Model):
         constraints = [
             models.CheckConstraint(
                 condition=Q(open_for__isnull=True, closed_at__isnull=False)
-                | Q(open_for=F("job"), closed_at__isnull=True),
+                # NOT NULL is said, because a check that is neither true nor false is passed.
+                | Q(open_for__isnull=False, open_for=F("job"), closed_at__isnull=True),
                 name="taskharbor_letter_open_rule",
             ),
             models.CheckConstraint(

@@ -21,7 +21,7 @@ class StateLiteral(Value):
     def __init__(self, state: JobState) -> None:
         super().__init__(JobState(state).value, output_field=CharField())
 
-    def as_sql(self, compiler: Any, connection: Any) -> tuple[str, list[Any]]:
+    def as_sql(self, compiler: Any, connection: Any) -> Any:
         return f"'{self.value}'", []
 
 
@@ -35,13 +35,13 @@ class DatabaseNow(Func):
 
     output_field = DateTimeField()
 
-    def as_sql(self, compiler: Any, connection: Any, **extra: Any) -> tuple[str, list[Any]]:
+    def as_sql(self, compiler: Any, connection: Any, *args: Any, **extra: Any) -> Any:
         return Value(datetime.now(UTC), output_field=self.output_field).as_sql(compiler, connection)
 
-    def as_postgresql(self, compiler: Any, connection: Any, **extra: Any) -> tuple[str, list[Any]]:
+    def as_postgresql(self, compiler: Any, connection: Any, **extra: Any) -> Any:
         return "STATEMENT_TIMESTAMP()", []
 
-    def as_mysql(self, compiler: Any, connection: Any, **extra: Any) -> tuple[str, list[Any]]:
+    def as_mysql(self, compiler: Any, connection: Any, **extra: Any) -> Any:
         return "UTC_TIMESTAMP(6)", []
 
 
@@ -58,5 +58,3 @@ def state_condition(state: JobState) -> Q:
     for column in rule.positive:
         holds &= Q(**{f"{column}__gt": 0})
     return ~Q(state=state.value) | holds
-
-

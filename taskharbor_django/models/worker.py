@@ -9,6 +9,10 @@ from django.utils.translation import gettext_lazy as _
 class Worker(models.Model):
     """One row per start of a process; the id is never a name and never used twice."""
 
+    class Request(models.TextChoices):
+        QUIET = "quiet", _("reserve nothing more")
+        STOP = "stop", _("stop")
+
     id = models.CharField(primary_key=True, max_length=64, editable=False)
     name = models.CharField(_("name"), max_length=255)
     host = models.CharField(_("host"), max_length=255)
@@ -20,6 +24,7 @@ class Worker(models.Model):
     memory_bytes = models.BigIntegerField(_("memory"), null=True, blank=True)
     started_at = models.DateTimeField(_("started at"))
     last_beat_at = models.DateTimeField(_("last beat at"), db_index=True)
+    request = models.CharField(_("request"), max_length=5, blank=True, choices=Request.choices)
     stopped_at = models.DateTimeField(_("stopped at"), null=True, blank=True)
 
     class Meta:

@@ -10,9 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime
 from uuid import UUID
 
+from ..drivers import DatabaseDriver
 from ..drivers.ends import Stored, stored_rows
+from ..drivers.transient import repeat
 from ..failpoints import reach
 from ..lifecycle import TRANSITIONS, JobState, Verb
 from ..models import Job, Notice
@@ -30,28 +33,38 @@ class Cancelled:
 
 def cancel(ids: Iterable[UUID], *, force: bool = False, using: str | None = None) -> Cancelled:
     """Cancel waiting jobs; ask running ones to stop, or with `force` take their token away."""
-    using = using or default_alias()
-    driver, wanted = driver_for(using), set(ids)
+    driver, wanted = driver_for(using or default_alias()), set(ids)
+    return repeat(driver.using, lambda: _cancel(driver, wanted, force=force))
+
+
+def _cancel(driver: DatabaseDriver, wanted: set[UUID], *, force: bool) -> Cancelled:
+    stored = Job.objects.using(driver.using)
     with driver.transaction():
-        rows = Job.objects.using(using).filter(pk__in=wanted).order_by("pk")
+        rows = stored.filter(pk__in=wanted).order_by("pk")
         jobs = [job for job in stored_rows(driver.waiting_for(rows)) if _is_open(job)]
         reach("cancel.locked")
-        asked = [job for job in jobs if job.state == JobState.INFLIGHT and not force]
-        ended = [job for job in jobs if job not in asked]
+        asked = [job for job in jobs if not force and job.state == JobState.INFLIGHT]
+        ended = [job for job in jobs if force or job.state != JobState.INFLIGHT]
         now = driver.now()
-        Job.objects.using(using).filter(pk__in=[job.id for job in ended]).update(
+        stored.filter(pk__in=[job.id for job in ended]).update(
             state=JobState.CANCELLED.value, lease=None, finished_at=now, updated_at=now
         )
-        Job.objects.using(using).filter(pk__in=[job.id for job in asked]).update(
+        stored.filter(pk__in=[job.id for job in asked]).update(
             cancel_requested_at=now, updated_at=now
         )
-        held = [job for job in jobs if job.lease is not None]
-        kind = Notice.Kind.REVOKED if force else Notice.Kind.CANCEL
-        Notice.objects.using(using).bulk_create(
-            Notice(token=job.lease, job_id=job.id, kind=kind, created_at=now) for job in held
-        )
+        _leave_notices(driver, jobs, Notice.Kind.REVOKED if force else Notice.Kind.CANCEL, now)
         driver.report_ends(ended)
     return Cancelled(cancelled=len(ended), asked=len(asked), left=len(wanted) - len(jobs))
+
+
+def _leave_notices(
+    driver: DatabaseDriver, jobs: list[Stored], kind: Notice.Kind, now: datetime
+) -> None:
+    Notice.objects.using(driver.using).bulk_create(
+        Notice(token=job.lease, job_id=job.id, kind=kind, created_at=now)
+        for job in jobs
+        if job.lease is not None
+    )
 
 
 def _is_open(job: Stored) -> bool:

@@ -9,7 +9,7 @@ Repeat: with an idempotency key, safe; without one, each call is a job.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -17,12 +17,17 @@ from django.db import connections, transaction
 
 from .. import payload
 from ..conf import Settings, get_settings
+from ..drivers.transient import repeat
 from ..exceptions import IdempotencyConflict, InvalidJob, InvalidPayload
 from ..models import IdempotencyKey
 from ..tasks import Call, Default, Limit, Submission, Task
-from ..values import JobRecord
+from ..values import JobRecord, shown
 from .handle import JobHandle
 from .storage import alias_of, driver_for
+
+BATCH_BYTES = 4 * 2**20
+
+OnBatch = Callable[[list[UUID]], Any]
 
 
 def enqueue(call: Call) -> JobHandle:
@@ -46,29 +51,44 @@ def _store(record: JobRecord) -> JobHandle:
     return JobHandle(id=job_id, using=using, created=job_id == record.id)
 
 
-def enqueue_many(
-    calls: Iterable[Call], batch_size: int, on_batch: Callable[[list[UUID]], Any] | None
-) -> int:
+def enqueue_many(calls: Iterable[Call], batch_size: int, on_batch: OnBatch | None) -> int:
     """Store all or none, in batches of one INSERT each; return how many are new."""
-    if batch_size < 1:
-        raise ValueError(f"batch_size must be at least 1, not {batch_size}")
-    records = (record_of(call) for call in calls)
-    first = next(records, None)
+    if not isinstance(batch_size, int) or batch_size < 1:
+        raise ValueError(f"batch_size must be a whole number from 1, not {shown(batch_size)}")
+    batches = _batches((record_of(call) for call in calls), batch_size)
+    first, second = next(batches, None), next(batches, None)
     if first is None:
         return 0
-    using = alias_of(first.queue)
+    using = alias_of(first[0].queue)
     bound_waiting(using)
-    created = 0
-    with transaction.atomic(using=using):
-        rest = itertools.chain([first], records)
-        while batch := list(itertools.islice(rest, batch_size)):
-            created += _enqueue_batch(batch, using, on_batch)
-    return created
+    if second is None:
+        # After a deadlock a single batch can be stored again; several are not kept for that.
+        return repeat(using, lambda: _enqueue_batches([first], using, on_batch))
+    return _enqueue_batches(itertools.chain([first, second], batches), using, on_batch)
 
 
-def _enqueue_batch(
-    batch: list[JobRecord], using: str, on_batch: Callable[[list[UUID]], Any] | None
+def _batches(records: Iterable[JobRecord], size: int) -> Iterator[list[JobRecord]]:
+    """Cut into batches, smaller ones of large jobs: MariaDB takes 16 MiB in a statement."""
+    batch: list[JobRecord] = []
+    weight = 0
+    for record in records:
+        batch.append(record)
+        weight += len(record.payload)
+        if len(batch) == size or weight >= BATCH_BYTES:
+            yield batch
+            batch, weight = [], 0
+    if batch:
+        yield batch
+
+
+def _enqueue_batches(
+    batches: Iterable[list[JobRecord]], using: str, on_batch: OnBatch | None
 ) -> int:
+    with transaction.atomic(using=using):
+        return sum(_enqueue_batch(batch, using, on_batch) for batch in batches)
+
+
+def _enqueue_batch(batch: list[JobRecord], using: str, on_batch: OnBatch | None) -> int:
     elsewhere = next((r.queue for r in batch if alias_of(r.queue) != using), None)
     if elsewhere is not None:
         raise InvalidJob(f"queue: {elsewhere} is kept in another database", field="queue")
@@ -86,12 +106,15 @@ def _refuse_conflicts(records: list[JobRecord], ids: list[UUID], using: str) -> 
     for record, job_id in zip(records, ids, strict=True):
         if record.id == job_id:
             continue
-        known = IdempotencyKey.objects.using(using)
-        key = known.get(task=record.task, key=record.idempotency_key)
-        if key.payload_digest != record.payload_digest:
+        known = IdempotencyKey.objects.using(using).filter(
+            task=record.task, key=record.idempotency_key, job=job_id
+        )
+        # No row: pruned or taken over since, so there is nothing left to conflict with.
+        digests = known.values_list("payload_digest", flat=True)
+        if any(digest != record.payload_digest for digest in digests):
             raise IdempotencyConflict(
-                f"The key {record.idempotency_key!r} of {record.task} was used with other arguments,"
-                f" for job {job_id}.",
+                f"The key {record.idempotency_key!r} of {record.task} was used with other"
+                f" arguments, for job {job_id}.",
                 job_id=job_id,
             )
 
@@ -109,24 +132,24 @@ def record_of(call: Call) -> JobRecord:
         max_bytes=settings.payload_max_bytes,
         codec=settings.payload_codec,
     )
-    optional = {name: value for name in _PASSED_ON if (value := getattr(asked, name))}
-    if asked.idempotency_key is not None:
-        optional |= _key(asked, data, settings)
+    optional = _key(asked, data, settings) if asked.idempotency_key is not None else {}
     return JobRecord(
         id=uuid4(),
         task=task.name,
         payload=data,
-        queue=asked.queue or task.queue or settings.queue,
+        queue=(task.queue or settings.queue) if asked.queue is None else asked.queue,
         priority=task.priority if asked.priority is None else asked.priority,
+        run_at=asked.run_at,
         delay=asked.delay,
         timeout=_timeout(task, asked, settings),
         max_attempts=asked.max_attempts or task.max_attempts or settings.max_attempts,
         lifetime=_limit(asked.lifetime, task.lifetime, settings.lifetime),
+        # A copy: the caller may change its own before the job is stored, on commit.
+        tags=dict(asked.tags) if isinstance(asked.tags, Mapping) else asked.tags,
+        correlation_id=None if asked.correlation_id == "" else asked.correlation_id,
+        callback_url="" if asked.callback_url is None else asked.callback_url,
         **optional,
     )
-
-
-_PASSED_ON = ("run_at", "tags", "correlation_id", "callback_url")
 
 
 def _bind(task: Task[Any, Any], call: Call) -> None:
@@ -139,7 +162,9 @@ def _bind(task: Task[Any, Any], call: Call) -> None:
 def _key(asked: Submission, data: bytes, settings: Settings) -> dict[str, Any]:
     return {
         "idempotency_key": asked.idempotency_key,
-        "idempotency_ttl": asked.idempotency_ttl or settings.idempotency_ttl,
+        "idempotency_ttl": settings.idempotency_ttl
+        if asked.idempotency_ttl is None
+        else asked.idempotency_ttl,
         "payload_digest": payload.digest(data, codec=settings.payload_codec),
     }
 

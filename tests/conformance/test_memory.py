@@ -10,10 +10,10 @@ import pytest
 
 from taskharbor_django.drivers import JobRecord, MemoryDriver, moves
 from taskharbor_django.drivers.conformance import DriverConformance, Stored
-from taskharbor_django.drivers.conformance.harness import persist, refused
+from taskharbor_django.drivers.conformance.terms import persist, refused
 from taskharbor_django.drivers.memory_store import MemoryJob, MemoryStore
 from taskharbor_django.exceptions import DriverClosed, JobLocked, LeaseExpired, LeaseMismatch
-from taskharbor_django.lifecycle import OutcomeKind
+from taskharbor_django.lifecycle import JobState, OutcomeKind
 from taskharbor_django.values import Lease, Outcome, Rejection
 
 NOW = datetime(2031, 5, 17, 9, 30, tzinfo=UTC)
@@ -29,35 +29,16 @@ class MemoryHooks:
         if job is None:
             return None
         lease = driver.read_lease(job.lease)
-        return Stored(
+        return Stored.of(
+            job,
             state=job.state.value,
             queue=job.record.queue,
             priority=job.record.priority,
             payload=job.record.payload,
-            created_at=job.created_at,
-            available_at=job.available_at,
-            run_at=job.run_at,
-            expires_at=job.expires_at,
-            attempts=job.attempts,
             max_attempts=job.record.max_attempts,
-            executions=job.executions,
-            handler_misses=job.handler_misses,
-            lease=job.lease,
             lease_expires_at=lease and lease.expires_at,
-            lease_version=job.lease_version,
-            lease_losses=job.lease_losses,
-            last_error=job.last_error,
-            failed_at=job.failed_at,
-            failure_category=job.failure_category,
-            failure_code=job.failure_code,
-            started_at=job.started_at,
-            finished_at=job.finished_at,
-            cancel_requested_at=job.cancel_requested_at,
-            result=job.result,
-            result_expires_at=job.result_expires_at,
-            reason=job.reason,
             dead_letters=1 if job.reason else 0,
-            attempt_ends=tuple(sorted((v, end.value) for v, end in job.attempt_ends.items())),
+            attempt_ends=tuple(sorted(job.attempt_ends.items())),
         )
 
     def request_cancel(self, driver, job_id, now):
@@ -172,7 +153,7 @@ def shortened(driver, token, jobs, expires_at):
 
 
 def cancel_keeping_the_token(job, now):
-    job.state, job.finished_at = "cancelled", now
+    job.state, job.finished_at = JobState.CANCELLED, now
 
 
 # What is broken, where, how, and a rule that must notice.

@@ -9,10 +9,12 @@ TASKHARBOR_TEST_STRICT set, it is an error.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from importlib.metadata import requires
 from importlib.util import find_spec
+from typing import NoReturn
 
 from . import MariaDB, chosen
 from .plugin import leave
@@ -23,13 +25,14 @@ NO_CLIENT = (
 )
 
 
-def main() -> int:
+def main() -> NoReturn:
     server = chosen()
     if reason := server.missing():
         leave(reason)
     if isinstance(server, MariaDB) and not has_client():
         leave(NO_CLIENT)
-    return subprocess.call([sys.executable, "-m", "pytest", *sys.argv[1:]])
+    # In place of this process, so that Ctrl-C reaches pytest and nobody in between.
+    os.execv(sys.executable, [sys.executable, "-m", "pytest", *sys.argv[1:]])
 
 
 def has_client() -> bool:
@@ -45,4 +48,4 @@ def has_client() -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Generator
+from typing import NoReturn
 
 import pytest
 
@@ -39,7 +40,7 @@ def forget() -> None:
     os.environ.pop("DATABASE_URL", None)
 
 
-def leave(reason: str) -> None:
+def leave(reason: str) -> NoReturn:
     """End the run well, unless TASKHARBOR_TEST_STRICT says that nothing may be skipped."""
     print(reason)
     raise SystemExit(1 if os.environ.get("TASKHARBOR_TEST_STRICT") else 0)

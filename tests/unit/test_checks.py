@@ -353,6 +353,12 @@ def test_the_default_level_of_a_server_must_be_read_committed(use, vendor, optio
     assert found(check_servers, databases=["default"]) == []
 
 
+def test_postgresql_is_asked_even_when_the_options_name_a_level(use):
+    level = pytest.importorskip("psycopg").IsolationLevel.READ_COMMITTED
+    use(Connection("postgresql", answer="serializable", isolation_level=level))
+    assert found(check_servers, databases=["default"]) == ["E005"]
+
+
 def test_mysql_is_not_asked_for_a_level_that_django_sets(use):
     connection = use(Connection("mysql", answer="REPEATABLE-READ"))
     assert found(check_servers, databases=["default"]) == []
@@ -385,6 +391,18 @@ def test_sqlite_in_another_journal_mode_is_warned_about(sqlite, command):
 def test_postgresql_itself_is_asked_for_its_level(connect, options, codes):
     connect(**changed(OPTIONS=options))
     assert found(check_servers, databases=["default"]) == codes
+
+
+@pytest.mark.django_db
+@pytest.mark.postgresql
+def test_the_level_in_the_options_of_postgresql_does_not_hold_for_a_statement_alone(connect):
+    options = {"options": "-c default_transaction_isolation=serializable"}
+    level = pytest.importorskip("psycopg").IsolationLevel.READ_COMMITTED
+    connection = connect(**changed(OPTIONS=options | {"isolation_level": level}))
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW transaction_isolation")
+        assert cursor.fetchone() == ("serializable",)
+    assert found(check_servers, databases=["default"]) == ["E005"]
 
 
 @pytest.mark.django_db

@@ -29,7 +29,7 @@ def test_sanitised_text_fits_and_can_be_stored(text, limit):
     clean.encode("utf-8")
 
 
-@given(st.text(st.characters(exclude_characters="\x00")))
+@given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00")))
 def test_text_that_can_be_stored_is_left_alone(text):
     assert sanitise_text(text, len(text)) == text
 
@@ -70,7 +70,7 @@ class Exits(Exception):
 
 class Seven(Exception):
     def __str__(self):
-        return 7
+        return 7  # noqa: PLE0307
 
 
 class Liar(str):
@@ -107,9 +107,12 @@ def test_an_exception_is_described_by_class_and_text(error, text):
     assert describe_exception(error).startswith(text)
 
 
-def test_a_description_is_cut():
-    assert len(describe_exception(ValueError("x" * 100_000))) <= 32_768
-    assert len(describe_exception(ValueError("x" * 100_000), 500)) <= 500
+def test_a_description_loses_its_end_so_that_no_secret_loses_its_name():
+    error = ValueError("x" * 300 + " password='" + SECRET * 1_000_000)
+    assert len(describe_exception(error)) == 200_000
+    assert describe_exception(error, 500).startswith("ValueError: xxx")
+    for length in range(300, 400):
+        assert SECRET not in mask_text(describe_exception(error, length), KEYS)
 
 
 def test_text_that_lies_about_its_length_is_cut_all_the_same():
@@ -186,6 +189,7 @@ def test_masking_does_not_stumble_over_depth_or_odd_keys():
         ("body='password=hunter2' x", "body='password=••••••' x"),
         ("token='''hunter2 hunter3''' x", "token=•••••• x"),
         ("a: password=hunter2", "a: password=••••••"),
+        ("with shop.Token: hunter2", "with shop.Token: ••••••"),
         ("Authorization: Bearer hunter2", "Authorization: ••••••"),
         ("Cookie: a=hunter2; b=hunter3\nHost: x", "Cookie: ••••••\nHost: x"),
         ("{'Authorization': 'Bearer hunter2'} x", "{'Authorization': ••••••} x"),
@@ -235,11 +239,20 @@ def test_a_named_secret_on_a_line_of_its_own_never_survives(before, key, sign):
 @pytest.mark.parametrize(
     "piece",
     [
-        "a", "token", "token=", "token='", "token=\\'", 'token="\\', "token=[", "token=({[", "=", ":",
-        "a.", "A.B", "://", "://a:", "://a:b", "Bearer ", "Bearer a", "'", "\\", " ", "token =  ", "-",
-        "Error:", "password", "\n", "token: \n",
+        *["a", "a.", "A.B", "-", " ", "\n", "=", ":", "'", "\\", "Error:", "password", "token: \n"],
+        *[
+            "token",
+            "token=",
+            "token =  ",
+            "token='",
+            "token=\\'",
+            'token="\\',
+            "token=[",
+            "token=({[",
+        ],
+        *["://", "://a:", "://a:b", "Bearer ", "Bearer a"],
     ],
-)  # fmt: skip
+)
 def test_the_time_grows_with_the_length_and_no_faster(piece):
     def seconds(length):
         text = piece * (length // len(piece))

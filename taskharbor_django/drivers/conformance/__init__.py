@@ -12,7 +12,7 @@ from .ending import AckRules, FailRules
 from .enqueue import EnqueueRules
 from .fencing import FencingRules
 from .giving_back import ReleaseRules, RetryRules
-from .harness import Harness, Stored
+from .harness import Harness
 from .idempotency import IdempotencyRules
 from .leases import LeaseRules
 from .ordering import OrderingRules
@@ -20,6 +20,7 @@ from .reclaim import ReclaimRules
 from .repeats import RepeatRules
 from .reserve import ReserveRules
 from .settle import SettleRules
+from .terms import Stored
 from .volume import VolumeRules
 
 __all__ = ["DriverConformance", "Stored"]

@@ -6,7 +6,8 @@ from typing import Any
 
 from ...exceptions import JobNotInflight
 from ...lifecycle import OutcomeKind
-from .harness import HOUR, LEASE, SECOND, T0, Harness, changed, outcome, same
+from .harness import Harness
+from .terms import HOUR, LEASE, SECOND, T0, changed, outcome, same
 
 NOW = T0 + SECOND
 CANCELLED: dict[str, Any] = {

@@ -9,7 +9,8 @@ from uuid import uuid4
 from ...exceptions import DriverClosed
 from ...lifecycle import OutcomeKind
 from ...values import Outcome
-from .harness import FAILURE, LEASE, T0, Harness, outcome, refused
+from .harness import Harness
+from .terms import FAILURE, LEASE, T0, outcome, refused
 
 NOTHING = timedelta(0)
 NAIVE = T0.replace(tzinfo=None)

@@ -9,7 +9,8 @@ from uuid import UUID
 from ...exceptions import DuplicateJob, JobNotInflight
 from ...lifecycle import OutcomeKind
 from ...values import Rejection, Reservation
-from .harness import HOUR, LEASE, T0, TICK, Harness, outcome, persist, same
+from .harness import Harness
+from .terms import HOUR, LEASE, T0, TICK, outcome, persist, same
 
 JOBS = 2_000
 

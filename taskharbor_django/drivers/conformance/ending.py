@@ -6,20 +6,8 @@ from uuid import uuid4
 
 from ...exceptions import JobNotFound
 from ...lifecycle import DeadReason, OutcomeKind
-from .harness import (
-    FAILED,
-    FAILURE,
-    FINISHED,
-    HOUR,
-    NOW,
-    STARTED,
-    T0,
-    TICK,
-    Harness,
-    outcome,
-    refused,
-    same,
-)
+from .harness import Harness
+from .terms import FAILED, FAILURE, FINISHED, HOUR, NOW, STARTED, T0, TICK, outcome, refused, same
 
 
 class AckRules(Harness):

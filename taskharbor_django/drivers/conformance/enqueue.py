@@ -9,7 +9,8 @@ from uuid import uuid4
 from ...exceptions import DuplicateJob, InvalidJob
 from ...lifecycle import OutcomeKind
 from ..base import Driver
-from .harness import HOUR, SECOND, T0, TICK, Harness, changed, refused, require, same
+from .harness import Harness
+from .terms import HOUR, SECOND, T0, TICK, changed, refused, require, same
 
 # A field, a value that no driver may store there, and what must accompany it.
 REFUSED: list[tuple[str, Any, dict[str, Any]]] = [

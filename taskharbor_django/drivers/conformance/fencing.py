@@ -19,19 +19,8 @@ from ...exceptions import (
 )
 from ...lifecycle import OutcomeKind
 from ...values import Outcome, Reservation
-from .harness import (
-    FAILURE,
-    HOUR,
-    LEASE,
-    SECOND,
-    T0,
-    TICK,
-    Harness,
-    outcome,
-    refused,
-    require,
-    same,
-)
+from .harness import Harness
+from .terms import FAILURE, HOUR, LEASE, SECOND, T0, TICK, outcome, refused, require, same
 
 ENDS = (OutcomeKind.ACK, OutcomeKind.FAIL, OutcomeKind.CANCEL)
 

@@ -7,7 +7,8 @@ from datetime import datetime
 
 from ...lifecycle import FailureCategory, OutcomeKind
 from ...values import FailureUpdate
-from .harness import (
+from .harness import Harness
+from .terms import (
     FAILED,
     FAILURE,
     HOUR,
@@ -17,7 +18,6 @@ from .harness import (
     STARTED,
     T0,
     TICK,
-    Harness,
     changed,
     outcome,
     refused,

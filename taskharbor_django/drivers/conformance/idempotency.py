@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from ...exceptions import DuplicateJob, InvalidJob
 from ...lifecycle import OutcomeKind
-from .harness import HOUR, T0, TICK, Harness, changed, different, refused, same
+from .harness import Harness
+from .terms import HOUR, T0, TICK, changed, different, refused, same
 
 
 class IdempotencyRules(Harness):
@@ -16,6 +17,12 @@ class IdempotencyRules(Harness):
         same(self.stored(self.driver, repeat.id), None)
         same(changed(before, self.look(first)), {})
         same(self.take_ids(limit=10), [first])
+
+    def test_the_very_same_record_again_is_a_repeat_and_no_duplicate(self) -> None:
+        record = self.record(idempotency_key="k")
+        same(self.driver.enqueue_many([record, record]), [record.id] * 2)
+        same(self.driver.enqueue(record), record.id)
+        same(self.take_ids(limit=10), [record.id])
 
     def test_a_key_belongs_to_its_task(self) -> None:
         first = self.put(task="a", idempotency_key="k")

@@ -8,7 +8,8 @@ from uuid import uuid4
 from ...exceptions import LeaseExpired
 from ...lifecycle import OutcomeKind
 from ...values import Lease, Reservation
-from .harness import HOUR, LEASE, SECOND, T0, TICK, Harness, changed, refused, same
+from .harness import Harness
+from .terms import HOUR, LEASE, SECOND, T0, TICK, changed, refused, same
 
 
 class LeaseRules(Harness):

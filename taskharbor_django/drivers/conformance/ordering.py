@@ -7,7 +7,8 @@ from typing import Any
 
 from ...lifecycle import OutcomeKind, Priority
 from ...values import Reservation
-from .harness import FAILURE, HOUR, LEASE, SECOND, T0, TICK, Harness, same
+from .harness import Harness
+from .terms import FAILURE, HOUR, LEASE, SECOND, T0, TICK, same
 
 
 class OrderingRules(Harness):

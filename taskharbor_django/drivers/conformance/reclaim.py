@@ -7,19 +7,8 @@ from uuid import uuid4
 from ...exceptions import JobNotInflight, LeaseExpired
 from ...lifecycle import OutcomeKind
 from ...values import Reservation
-from .harness import (
-    HOUR,
-    LEASE,
-    SECOND,
-    T0,
-    TICK,
-    Harness,
-    changed,
-    different,
-    outcome,
-    refused,
-    same,
-)
+from .harness import Harness
+from .terms import HOUR, LEASE, SECOND, T0, TICK, changed, different, outcome, refused, same
 
 
 class ReclaimRules(Harness):

@@ -8,7 +8,8 @@ from typing import Any
 from ...exceptions import JobNotFound, JobNotInflight, LeaseExpired, LeaseMismatch
 from ...lifecycle import OutcomeKind
 from ...values import Outcome, Rejection
-from .harness import HOUR, T0, Harness, outcome, same
+from .harness import Harness
+from .terms import HOUR, T0, outcome, same
 
 GIVES_UP_TOKEN = (OutcomeKind.RETRY, OutcomeKind.RELEASE, OutcomeKind.CANCEL)
 
@@ -123,6 +124,22 @@ class RepeatRules(Harness):
             other = self.take_one(held.job.queue, now=late)
             self.settle(OutcomeKind.ACK, other, late)
             self.judged(outcome(kind, held), JobNotInflight, now=late, repeated=False)
+
+    def test_the_end_that_another_made_after_a_release_is_not_ones_own(self) -> None:
+        for kind in (OutcomeKind.ACK, OutcomeKind.FAIL):
+            for version in (1, None):
+                held = self.hold()
+                self.settle(OutcomeKind.RELEASE, held)
+                self.settle(kind, self.take_one(held.job.queue))
+                sent = outcome(kind, held, version=version)
+                self.judged(sent, JobNotInflight, repeated=False)
+
+    def test_a_release_is_forgotten_once_another_ended_the_job(self) -> None:
+        for kind in GIVES_UP_TOKEN:
+            held = self.hold()
+            self.settle(OutcomeKind.RELEASE, held)
+            self.settle(OutcomeKind.ACK, self.take_one(held.job.queue))
+            self.judged(outcome(kind, held), JobNotInflight, repeated=False)
 
     def test_a_forced_cancel_is_never_taken_for_success_or_burial(self) -> None:
         for kind in (OutcomeKind.ACK, OutcomeKind.FAIL):

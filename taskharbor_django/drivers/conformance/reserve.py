@@ -7,7 +7,8 @@ from uuid import UUID, uuid4
 
 from ...exceptions import InvalidLeaseDuration
 from ...lifecycle import OutcomeKind
-from .harness import HOUR, LEASE, SECOND, T0, TICK, Harness, changed, different, refused, same
+from .harness import Harness
+from .terms import HOUR, LEASE, SECOND, T0, TICK, changed, different, refused, same
 
 
 class ReserveRules(Harness):

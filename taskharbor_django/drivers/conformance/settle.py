@@ -7,7 +7,8 @@ from uuid import uuid4
 from ...exceptions import JobNotFound, JobNotInflight, LeaseExpired, LeaseMismatch
 from ...lifecycle import OutcomeKind
 from ...values import Outcome
-from .harness import HOUR, LEASE, NO_LEASE, NOW, T0, TICK, Harness, changed, outcome, refused, same
+from .harness import Harness
+from .terms import HOUR, LEASE, NO_LEASE, NOW, T0, TICK, changed, outcome, refused, same
 
 
 class SettleRules(Harness):

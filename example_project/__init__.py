@@ -1,0 +1,1 @@
+"""A small shop that uses each feature of TaskHarbor once."""

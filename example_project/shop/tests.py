@@ -1,0 +1,168 @@
+"""
+Tests of the shop: what is enqueued when, and the tasks called as the functions that they are.
+
+    python manage.py test example_project
+"""
+# ruff: noqa: PT009, PT027  Django's test classes have assertions of their own
+
+from decimal import Decimal
+from uuid import uuid4
+
+from django.db import transaction
+from django.test import TestCase
+from django.urls import reverse
+
+from taskharbor_django import PermanentError, TemporaryError
+from taskharbor_django.models import Job
+
+from . import orders, packing, pictures, tasks
+from .models import Mail, Order, Product
+
+
+class Context:
+    """What a worker would hand to a task that takes the context."""
+
+    def __init__(self, attempt=1):
+        self.job_id, self.attempt, self.progress = uuid4(), attempt, []
+
+    def check_cancelled(self):
+        pass
+
+    def set_progress(self, percent, message=""):
+        self.progress.append((percent, message))
+
+
+class ShopTestCase(TestCase):
+    def setUp(self):
+        self.rope = Product.objects.create(
+            sku="rope", name="Rope", price=Decimal("39.90"), stock=10
+        )
+
+    def order(self, quantity=2):
+        return orders.place(self.rope, quantity=quantity, email="a@shop.example")
+
+    def waiting(self, **conditions):
+        jobs = Job.objects.filter(**conditions).values_list("task", flat=True)
+        return sorted(name.rpartition(".")[2] for name in jobs)
+
+
+class PlacingTests(ShopTestCase):
+    def test_an_order_brings_its_jobs(self):
+        with self.captureOnCommitCallbacks(execute=True):
+            order = self.order()
+        expected = ["ask_for_review", "book_stock", "charge_card", "confirm_order", "pick"]
+        self.assertEqual(self.waiting(correlation_id=order.reference), expected)
+        self.assertEqual(self.waiting(queue="warehouse"), ["pick"])
+
+    def test_an_order_that_is_rolled_back_takes_its_jobs_along(self):
+        with transaction.atomic():
+            order = self.order()
+            self.assertEqual(len(self.waiting(correlation_id=order.reference)), 4)
+            transaction.set_rollback(True)
+        self.assertEqual(self.waiting(correlation_id=order.reference), [])
+
+    def test_a_new_product_is_drawn_and_a_changed_one_is_not(self):
+        self.rope.save()
+        self.assertEqual(self.waiting(), ["draw_picture"])
+
+    def test_the_review_can_be_cancelled_once(self):
+        order = self.order()
+        self.assertTrue(orders.forget_review(order))
+        self.assertEqual(Job.objects.get(pk=order.review_job).state, "cancelled")
+        self.assertFalse(orders.forget_review(order))
+
+
+class PageTests(ShopTestCase):
+    def test_a_visitor_can_buy_and_follow_the_jobs(self):
+        self.assertContains(self.client.get(reverse("shop:home")), "Rope")
+        bought = self.client.post(self.rope.get_absolute_url(), {"quantity": 1, "email": "b@c.de"})
+        order = Order.objects.get()
+        self.assertRedirects(bought, order.get_absolute_url())
+        self.assertContains(self.client.get(order.get_absolute_url()), "charge_card")
+
+    def test_a_wrong_form_stores_nothing(self):
+        answer = self.client.post(self.rope.get_absolute_url(), {"quantity": 1, "email": "nobody"})
+        self.assertContains(answer, "valid email")
+        self.assertEqual(self.waiting(), ["draw_picture"])
+
+    def test_a_visit_is_counted_by_a_job(self):
+        self.client.get(self.rope.get_absolute_url())
+        self.assertEqual(self.waiting(), ["count_visit", "draw_picture"])
+
+    def test_a_picture_is_there_once_it_is_drawn(self):
+        address = reverse("shop:picture", args=["rope"])
+        self.assertEqual(self.client.get(address).status_code, 404)
+        tasks.draw_picture(Context(), self.rope.pk)
+        self.assertTrue(self.client.get(address).content.startswith(b"\x89PNG"))
+
+    def test_the_review_is_forgotten_by_a_button(self):
+        order = self.order()
+        address = reverse("shop:forget-review", args=[order.reference])
+        self.assertContains(self.client.post(address, follow=True), "We will not ask.")
+
+
+class TaskTests(ShopTestCase):
+    """Each twice, where a crash could make a worker do so."""
+
+    def test_an_order_is_confirmed_and_reviewed_once(self):
+        order = self.order()
+        for _ in range(2):
+            tasks.confirm_order(order.pk)
+            tasks.ask_for_review(order.pk)
+        self.assertEqual(Mail.objects.count(), 2)
+
+    def test_an_order_is_charged_and_picked_once(self):
+        order = self.order()
+        for _ in range(2):
+            self.assertEqual(tasks.charge_card(order.pk, order.total), "charged 79.80 EUR")
+            tasks.pick(order.pk)
+        order.refresh_from_db()
+        self.assertLess(order.paid_at, order.picked_at)
+
+    def test_stock_is_booked_and_a_low_one_reordered(self):
+        order = self.order(quantity=4)
+        tasks.book_stock(order.pk)
+        self.assertNotIn("reorder", self.waiting())
+        tasks.book_stock(order.pk)
+        tasks.book_stock(self.order(quantity=1).pk)
+        self.rope.refresh_from_db()
+        self.assertEqual(self.rope.stock, 1)
+        self.assertEqual(self.waiting().count("reorder"), 1)
+
+    def test_what_is_sold_out_fails_for_good(self):
+        with self.assertRaises(PermanentError) as caught:
+            tasks.book_stock(self.order(quantity=11).pk)
+        self.assertEqual(caught.exception.code, "sold_out")
+
+    def test_a_busy_supplier_is_asked_again(self):
+        with self.assertRaises(TemporaryError) as caught:
+            tasks.reorder(Context(attempt=2), self.rope.pk, quantity=5)
+        self.assertEqual(caught.exception.retry_after, 2)
+        answer = tasks.reorder(Context(attempt=3), self.rope.pk, quantity=5)
+        self.assertIn("5 x rope will come", answer)
+
+    def test_drawing_reports_its_progress(self):
+        context = Context()
+        tasks.draw_picture(context, self.rope.pk)
+        self.assertEqual(len(context.progress), pictures.SIZE)
+        self.assertEqual(context.progress[-1], (100, "line 64 of 64"))
+
+    def test_prices_are_imported_and_nonsense_is_poison(self):
+        self.assertEqual(tasks.import_prices("rope 29.90\nanchor 1"), 1)
+        for poison in ("%PDF-1.7", "rope cheap", "rope 1 2"):
+            with self.assertRaises(PermanentError):
+                tasks.import_prices(poison)
+
+    def test_a_visit_and_an_offer_leave_a_row(self):
+        tasks.count_visit(self.rope.pk)
+        tasks.send_offer("a@shop.example", "rope")
+        self.rope.refresh_from_db()
+        self.assertEqual((self.rope.visits, Mail.objects.count()), (1, 1))
+
+    async def test_money_is_converted(self):
+        self.assertEqual(await tasks.convert(Decimal(10), "DKK"), Decimal("74.60"))
+
+    def test_boxes_are_few(self):
+        self.assertEqual(len(tasks.pack([6, 5, 4, 3, 3, 2, 1], limit=8)), 3)
+        with self.assertRaises(ValueError):
+            packing.fewest_boxes([9], limit=8)

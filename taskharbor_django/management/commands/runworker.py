@@ -1,0 +1,158 @@
+"""Run jobs: one worker process, or several under a supervisor."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from typing import Any, NoReturn
+
+from django.apps import apps
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import DEFAULT_DB_ALIAS, connections
+from django.db import Error as DatabaseTrouble
+from django.utils import autoreload
+
+from ...worker import banner
+from ...worker.stop_signals import MARGIN, STOP, StopSignals
+from ...worker.supervisor import LONGEST_PAUSE, REPLACE, Supervised, Supervisor
+from ...worker.worker import Worker
+from .. import arguments
+from ..arguments import Plan
+
+RELOAD_PAUSE = 2.0  # a developer who mends a broken file does not wait long
+LAST_WORDS = 5.0
+
+
+class Command(BaseCommand):
+    help = "Runs jobs until it is told to stop (SIGTERM, Ctrl-C), or until none is left (--burst)."
+
+    _is_process = False  # the process was started for this command, and not by call_command()
+
+    def run_from_argv(self, argv: list[str]) -> None:
+        self._is_process = True
+        super().run_from_argv(argv)
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        arguments.add(parser)
+
+    def handle(self, **options: Any) -> None:
+        banner.show_lines(options["verbosity"])
+        # Handlers may change it, and the command line may have relative paths.
+        self._directory = os.getcwd()  # noqa: PTH109  a plain string for chdir
+        supervised = Supervised.take()
+        plan = arguments.read(options, supervised)
+        if plan.is_supervised and supervised is None:
+            self._supervise(plan)
+        else:
+            self._work(plan, supervised)
+
+    # -- one process -----------------------------------------------------------------------------
+
+    def _work(self, plan: Plan, supervised: Supervised | None) -> None:
+        worker = Worker(plan.worker)
+        pipe = supervised.pipe if supervised else None
+        with StopSignals(worker, patience=plan.grace + MARGIN, supervisor=pipe):
+            require_tables(plan.worker.using)
+            banner.started(plan.worker)
+            if plan.autoreload:
+                watch_code(worker)
+            worker.run()
+        # Whoever called this from code goes on with its own process.
+        if self._is_process:
+            self._leave(worker, supervised)
+
+    def _leave(self, worker: Worker, supervised: Supervised | None) -> None:
+        anew = worker.replace and not worker.told
+        if anew and supervised is None:
+            self._start_anew()
+        leave(REPLACE if anew else 0, at_once=worker.stragglers)
+
+    def _start_anew(self) -> NoReturn:
+        """Become the same command again; the process id stays."""
+        # Signals that come meanwhile wait for the new program, which would die of them at first.
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOP)
+        flush()
+        with contextlib.suppress(OSError):
+            os.chdir(self._directory)
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606
+
+    # -- several ---------------------------------------------------------------------------------
+
+    def _supervise(self, plan: Plan) -> None:
+        if not self._is_process:
+            raise CommandError(
+                "--processes and --autoreload start this process's own command line again: "
+                "use them on a command line, not in call_command()."
+            )
+        supervisor = Supervisor(
+            plan.processes,
+            using=plan.worker.using,
+            grace=plan.grace,
+            burst=plan.worker.burst,
+            longest_pause=RELOAD_PAUSE if plan.autoreload else LONGEST_PAUSE,
+        )
+        patience = plan.grace + MARGIN + 3 * LAST_WORDS
+        with StopSignals(supervisor, patience=patience, at_once=supervisor.kill):
+            require_tables(plan.worker.using)
+            code = supervisor.run()
+        leave(code, at_once=False)
+
+
+def require_tables(using: str) -> None:
+    """Refuse to start where migrate was not run; a database that is away may have them later."""
+    connection = connections[using]
+    try:
+        there = set(connection.introspection.table_names())
+    except DatabaseTrouble:
+        return
+    finally:
+        connection.close()
+    models = apps.get_app_config("taskharbor").get_models(include_auto_created=True)
+    missing = sorted(model._meta.db_table for model in models if model._meta.managed)
+    missing = [name for name in missing if name not in there]
+    if missing:
+        target = "" if using == DEFAULT_DB_ALIAS else f" --database {using}"
+        raise CommandError(
+            f"The database {using!r} has no table {missing[0]}"
+            + (f" (nor {len(missing) - 1} others)" if missing[1:] else "")
+            + f". Run 'manage.py migrate{target}' first."
+        )
+
+
+def watch_code(worker: Worker) -> None:
+    """Let the worker make way when Django's reloader sees that a file has changed."""
+
+    def watch() -> None:
+        try:
+            autoreload.get_reloader().run(threading.main_thread())
+        except SystemExit:  # how the reloader tells
+            worker.make_way("code has changed")
+
+    threading.Thread(target=watch, name="taskharbor-autoreload", daemon=True).start()
+
+
+def flush() -> None:
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+
+
+def leave(code: int, *, at_once: bool) -> NoReturn:
+    """Exit, also when a handler's thread will not end."""
+
+    def insist() -> None:
+        time.sleep(LAST_WORDS)
+        os._exit(code)
+
+    if at_once:
+        flush()
+        os._exit(code)
+    # A thread that a handler started may keep the interpreter waiting for ever.
+    threading.Thread(target=insist, daemon=True).start()
+    raise SystemExit(code)

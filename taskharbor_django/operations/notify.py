@@ -1,0 +1,35 @@
+"""
+notify: wake the workers, once the jobs are committed.
+
+A NOTIFY takes a lock that every committing NOTIFY of the database shares, so a process sends at
+most one for a queue in a few milliseconds. A worker that was woken looks a second time a little
+later, which covers what was left out.
+"""
+
+from __future__ import annotations
+
+import time
+
+from django.db import connections, transaction
+
+from ..conf import get_settings
+
+CHANNEL = "taskharbor"
+DEBOUNCE = 0.005
+
+_last: dict[tuple[str, str], float] = {}
+
+
+def notify_on_commit(queue: str, using: str) -> None:
+    """Wake workers of this queue after the caller's transaction; a failure to do so is nothing."""
+    if connections[using].vendor == "postgresql" and get_settings().notify is not False:
+        transaction.on_commit(lambda: _notify(queue, using), using=using, robust=True)
+
+
+def _notify(queue: str, using: str) -> None:
+    now = time.monotonic()
+    if now - _last.get((using, queue), 0.0) < DEBOUNCE:
+        return
+    _last[using, queue] = now
+    with connections[using].cursor() as cursor:
+        cursor.execute("SELECT pg_notify(%s, %s)", [CHANNEL, queue])

@@ -1,0 +1,66 @@
+"""
+workers: the row of a worker process, and what it did in each minute.
+
+Locks:  its own rows only; no other process writes them, but for `request`.
+Repeat: safe.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from django.db.models import F
+
+from .. import __version__
+from ..drivers import DatabaseDriver
+from ..models import Queue, QueueMinute, Worker
+
+Counts = Mapping[tuple[datetime, str], Mapping[str, int]]  # (minute, queue) -> column -> how many
+
+
+def start_worker(
+    driver: DatabaseDriver, worker: str, *, name: str, queues: str, slots: int, now: datetime
+) -> None:
+    row = Worker(
+        id=worker,
+        name=name,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        version=__version__,
+        queues=queues,
+        slots=slots,
+        started_at=now,
+        last_beat_at=now,
+    )
+    # A first try whose reply was lost may have stored it.
+    Worker.objects.using(driver.using).bulk_create([row], ignore_conflicts=True)
+
+
+def beat_worker(driver: DatabaseDriver, worker: str, *, now: datetime, **facts: Any) -> str:
+    """Say that the process lives; return what was asked of it: "", "quiet" or "stop"."""
+    row = Worker.objects.using(driver.using).filter(pk=worker)
+    row.update(last_beat_at=now, **facts)
+    return row.values_list("request", flat=True).first() or ""
+
+
+def stop_worker(driver: DatabaseDriver, worker: str, *, now: datetime) -> None:
+    rows = Worker.objects.using(driver.using).filter(pk=worker)
+    rows.update(stopped_at=now, last_beat_at=now, busy=0)
+
+
+def count_minutes(driver: DatabaseDriver, worker: str, counts: Counts) -> None:
+    """Add to the statistics of each minute and queue."""
+    rows = QueueMinute.objects.using(driver.using)
+    for (minute, queue), columns in counts.items():
+        added = {name: F(name) + count for name, count in columns.items()}
+        mine = rows.filter(minute=minute, queue=queue, worker=worker)
+        if not mine.update(**added):
+            rows.create(minute=minute, queue=queue, worker=worker, **columns)
+
+
+def paused_queues(driver: DatabaseDriver, now: datetime) -> set[str]:
+    return set(Queue.objects.using(driver.using).paused(now).values_list("name", flat=True))

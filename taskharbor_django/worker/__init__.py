@@ -1,0 +1,1 @@
+"""The runtime: reserve, run, settle, heartbeat; rows move through drivers and operations only."""

@@ -1,0 +1,54 @@
+"""How many jobs to ask for: the free slots, and more while jobs are short and the queue is deep."""
+
+from __future__ import annotations
+
+SHORT_RUN = 0.010
+FIRST_BATCH, LARGEST_BATCH = 50, 500
+REMEMBERED = 64
+
+
+class Appetite:
+    """Watches how long runs take and whether claims come back full."""
+
+    def __init__(self, most: int | None = None) -> None:
+        self._most = most
+        self._batch = FIRST_BATCH
+        self._runs: list[float] = []
+        self._median = 0.0
+        self._sated = False
+
+    def ran(self, seconds: float) -> None:
+        self._runs.append(seconds)
+        if len(self._runs) >= REMEMBERED:
+            self._median = sorted(self._runs)[REMEMBERED // 2]
+            self._runs.clear()
+
+    def waited_too_long(self) -> None:
+        """What was prefetched had to be given back: none of it until a slot frees."""
+        self._sated = True
+        self._batch = FIRST_BATCH
+
+    def slot_freed(self) -> None:
+        self._sated = False
+
+    def claimed(self, asked: int, got: int) -> None:
+        """Grow while claims come back full."""
+        if self._is_short():
+            full = got >= asked
+            self._batch = min(self._batch * 2, LARGEST_BATCH) if full else FIRST_BATCH
+
+    def wants(self, free: int, waiting: int) -> int:
+        """How many to ask for, given free slots (negative when some wait) and how many wait."""
+        extra = self._prefetch()
+        # Asked for in halves, so that the line never runs dry while the next claim is on its way.
+        if extra and waiting <= extra // 2:
+            return max(free, 0) + extra - waiting
+        return max(free, 0)
+
+    def _prefetch(self) -> int:
+        if self._sated or (self._most == 0) or not self._is_short():
+            return 0
+        return self._batch if self._most is None else min(self._batch, self._most)
+
+    def _is_short(self) -> bool:
+        return 0.0 < self._median < SHORT_RUN

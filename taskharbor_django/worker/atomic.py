@@ -1,0 +1,57 @@
+"""
+Atomic tasks: the handler's writes and the ack commit together, or not at all.
+
+Locks:  the job's own row, waited for with a time limit, at the end of the handler.
+Fence:  as in settle; a stale lease rolls the handler's writes back.
+Repeat: a commit whose reply was lost is found out by the retry that follows: a job that is done by
+        this token refuses it as repeated.
+"""
+
+from __future__ import annotations
+
+from django.db import transaction
+
+from ..clock import Clock
+from ..failpoints import reach
+from ..lifecycle import OutcomeKind
+from ..operations import decide
+from ..operations.storage import driver_for
+from ..values import Outcome, Rejection
+from . import executor
+from .executor import Prepared
+from .holdings import Running
+from .interrupts import Interruptible
+
+
+class NotMine(Exception):
+    """Rolls the handler's writes back: its job cannot be acked."""
+
+    def __init__(self, rejection: Rejection) -> None:
+        super().__init__(str(rejection.error))
+        self.rejection = rejection
+
+
+def _require(rejections: list[Rejection]) -> None:
+    for rejection in rejections:
+        raise NotMine(rejection)
+
+
+def run_atomic(
+    using: str, running: Running, prepared: Prepared, clock: Clock, stretch: Interruptible
+) -> Outcome:
+    """Run handler and ack in one transaction; `running.settled` says that the ack is done."""
+    driver = driver_for(using)
+    try:
+        with transaction.atomic(using=using):
+            value = executor.call(prepared, running.context)
+            stretch.leave()
+            reach("atomic.called")
+            outcome = executor.finished(prepared, running.reservation, value, clock.now())
+            _require(driver.settle_waiting(outcome, now=clock.now()))
+            reach("atomic.settled")
+    except NotMine:
+        # Nothing of the run is left, so nothing is charged; if the lease is lost, neither is this.
+        started_at = prepared.started_at
+        return decide.outcome(OutcomeKind.RELEASE, running.reservation, started_at=started_at)
+    running.settled = True
+    return outcome

@@ -1,0 +1,147 @@
+"""
+Settle what finished, in batches: as soon as it is free, whatever has gathered; no timer.
+
+No outcome is dropped while its lease is believed in. A database that is away is tried again after
+a growing pause; an outcome that meets a lock, or a lease whose renewal is still on its way, goes
+into a later batch.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from ..clock import Clock
+from ..drivers import DatabaseDriver
+from ..exceptions import JobLocked, LeaseExpired
+from ..operations.settle import settle
+from ..values import Outcome, Rejection
+from .holdings import Holdings, Running
+from .trouble import Trouble, disconnect
+
+logger = logging.getLogger(__name__)
+
+LARGEST_BATCH = 500
+LOCKED_PAUSE, EXPIRED_PAUSE = 0.05, 1.0
+
+Finished = tuple[Running, Outcome]
+OnSettled = Callable[[Sequence[Finished]], None]
+
+
+class Completer(threading.Thread):
+    """The one place where outcomes become durable."""
+
+    def __init__(
+        self, driver: DatabaseDriver, holdings: Holdings, clock: Clock, on_settled: OnSettled
+    ) -> None:
+        super().__init__(name="taskharbor-completer", daemon=True)
+        self._driver = driver
+        self._holdings = holdings
+        self._clock = clock
+        self._on_settled = on_settled
+        self._finished: deque[Finished] = deque()
+        self._again: list[Finished] = []
+        self._pause: float | None = None  # how long what is in _again should wait
+        self._wake = threading.Event()
+        self._empty = threading.Event()
+        self._empty.set()
+        self._closing = False
+        self._trouble = Trouble("settle")
+
+    def put(self, running: Running, outcome: Outcome) -> None:
+        self._empty.clear()
+        self._finished.append((running, outcome))
+        if not self._wake.is_set():
+            self._wake.set()
+
+    def hurry(self) -> None:
+        """Leases were renewed: what looked expired may go through now."""
+        self._wake.set()
+
+    def drain(self, timeout: float) -> bool:
+        """Wait until everything is settled or lost; False when that takes too long."""
+        return self._empty.wait(timeout)
+
+    def close(self) -> None:
+        """Stop after what can be settled now."""
+        self._closing = True
+        self._wake.set()
+        self.join()
+
+    def run(self) -> None:
+        while not self._closing:
+            self._wake.wait(self._pause)
+            self._wake.clear()
+            self._settle_gathered()
+        disconnect(self._driver.using)
+
+    def _settle_gathered(self) -> None:
+        self._pause = None
+        while batch := self._next():
+            if not self._flush(batch) and not self._finished:
+                return
+        self._empty.set()
+        # An outcome that came between the last look and set() has cleared nothing yet.
+        if self._finished:
+            self._empty.clear()
+            self._wake.set()
+
+    def _next(self) -> list[Finished]:
+        gathered, self._again = self._again, []
+        while self._finished and len(gathered) < LARGEST_BATCH:
+            gathered.append(self._finished.popleft())
+        return [item for item in gathered if self._is_held(*item)]
+
+    def _is_held(self, running: Running, outcome: Outcome) -> bool:
+        if self._holdings.find(running.token, running.job_id) is running:
+            return True
+        logger.info("job %s: its %s is dropped with its lost lease", running.job_id, outcome.kind)
+        return False
+
+    def _flush(self, batch: list[Finished]) -> bool:
+        """Settle one batch; False when some of it has to wait."""
+        outcomes = [outcome for _, outcome in batch]
+        try:
+            rejections = settle(self._driver, outcomes, now=self._clock.now())
+        except Exception as error:  # noqa: BLE001  no outcome is dropped, whatever it is
+            self._again = batch
+            self._pause = self._trouble.began(error)
+            disconnect(self._driver.using)
+            return False
+        self._trouble.ended()
+        self._sort_out(batch, rejections)
+        return not self._again
+
+    def _sort_out(self, batch: list[Finished], rejections: list[Rejection]) -> None:
+        refused = {id(rejection.outcome): rejection for rejection in rejections}
+        settled = []
+        for running, outcome in batch:
+            rejection = refused.get(id(outcome))
+            if rejection is None or rejection.repeated:
+                settled.append((running, outcome))
+            elif isinstance(rejection.error, JobLocked | LeaseExpired):
+                self._try_again(running, outcome, rejection)
+            else:
+                self._give_up(running, rejection)
+        self._holdings.remove_many(running for running, _ in settled)
+        if settled:
+            self._on_settled(settled)
+
+    def _try_again(self, running: Running, outcome: Outcome, rejection: Rejection) -> None:
+        """A lock goes away; a lease that looks expired may just have been renewed."""
+        self._again.append((running, outcome))
+        pause = LOCKED_PAUSE if isinstance(rejection.error, JobLocked) else EXPIRED_PAUSE
+        self._pause = min(pause, self._pause or pause)
+
+    def _give_up(self, running: Running, rejection: Rejection) -> None:
+        """The job is somebody else's now: what was done here does not count."""
+        self._holdings.remove(running)
+        logger.warning(
+            "job %s: its %s came too late: %s",
+            running.job_id,
+            rejection.outcome.kind,
+            rejection.error,
+            extra={"job_id": str(running.job_id), "outcome": str(rejection.outcome.kind)},
+        )

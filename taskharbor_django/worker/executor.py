@@ -1,0 +1,102 @@
+"""
+From a reservation to an outcome. Running a task writes nothing; an atomic one settles itself.
+
+A run is `prepare`, the handler's own code, and `finished` or `failed`; the pools differ only in how
+they call the handler.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from ..conf import get_settings
+from ..context import JobContext
+from ..exceptions import InvalidPayload, PayloadCorrupt, UnknownTask
+from ..lifecycle import FailureCategory, OutcomeKind
+from ..operations import decide
+from ..payload import decode_call, encode_value
+from ..tasks import Default, Task, registry
+from ..values import Outcome, Reservation
+
+NOT_STORED = b""  # stands for a result that could not be stored
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A call that is ready to be made."""
+
+    task: Task[Any, Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    started_at: datetime
+
+    def deadline(self, reservation: Reservation) -> datetime | None:
+        timeout = reservation.job.timeout
+        return None if timeout is None else self.started_at + timeout
+
+
+def prepare(reservation: Reservation, now: datetime) -> Prepared | Outcome:
+    """Find the task and decode its arguments, or say what becomes of a job that cannot run."""
+    job = reservation.job
+    if job.expires_at is not None and job.expires_at <= now:
+        return decide.lifetime_over(reservation, now)
+    try:
+        task = registry.get(job.task)
+    except UnknownTask:
+        return decide.handler_missing(reservation, now)
+    try:
+        args, kwargs = decode_call(job.payload, codec=get_settings().payload_codec)
+        task.signature.bind(*args, **kwargs)
+    except (PayloadCorrupt, TypeError) as error:
+        return decide.outcome_of(
+            error,
+            reservation,
+            task,
+            now=now,
+            started_at=now,
+            category=FailureCategory.PERMANENT,
+            code="payload",
+        )
+    return Prepared(task, args, kwargs, now)
+
+
+def call(prepared: Prepared, context: JobContext | None) -> Any:
+    """Call the handler; it takes the context first if it wants it."""
+    if prepared.task.takes_context:
+        return prepared.task.function(context, *prepared.args, **prepared.kwargs)
+    return prepared.task.function(*prepared.args, **prepared.kwargs)
+
+
+def finished(prepared: Prepared, reservation: Reservation, value: Any, now: datetime) -> Outcome:
+    """The ack of a handler that returned."""
+    settings, task = get_settings(), prepared.task
+    result, ttl = None, None
+    if value is not None:
+        try:
+            result = encode_value(
+                value, max_bytes=settings.result_max_bytes, codec=settings.payload_codec
+            )
+        except InvalidPayload:
+            result = NOT_STORED
+        ttl = settings.result_ttl if isinstance(task.result_ttl, Default) else task.result_ttl
+    return decide.outcome(
+        OutcomeKind.ACK,
+        reservation,
+        result=result,
+        result_expires_at=None if ttl is None else now + ttl,
+        keep=task.keep and settings.retention["done"] != timedelta(0),
+        record=settings.record_attempts == "all",
+        started_at=prepared.started_at,
+        finished_at=now,
+    )
+
+
+def failed(
+    prepared: Prepared, reservation: Reservation, error: BaseException, now: datetime
+) -> Outcome:
+    """What an exception of the handler makes of the run."""
+    return decide.outcome_of(
+        error, reservation, prepared.task, now=now, started_at=prepared.started_at
+    )

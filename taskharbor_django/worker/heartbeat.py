@@ -1,0 +1,127 @@
+"""
+Renew all leases of the process, by one statement, on a connection of its own.
+
+A beat that fails is tried again until the local deadline of each lease: its length, counted from
+before the last accepted renewal was sent, by a clock that runs through suspend. Only then, or when
+the database says plainly that a lease is gone, are its jobs made to stop.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from ..clock import DatabaseClock, steady
+from ..drivers import DatabaseDriver
+from ..operations.report import notices_for, remove_notices
+from ..values import Reservation
+from .holdings import Holdings
+from .trouble import Trouble, disconnect
+
+logger = logging.getLogger(__name__)
+
+SOONEST = 0.2
+
+
+class Heartbeat(threading.Thread):
+    def __init__(
+        self,
+        driver: DatabaseDriver,
+        holdings: Holdings,
+        clock: DatabaseClock,
+        *,
+        lease: timedelta,
+        interval: timedelta,
+        on_beat: Callable[[], None],
+        on_found: Callable[[list[Reservation], float], None],
+    ) -> None:
+        super().__init__(name="taskharbor-heartbeat", daemon=True)
+        self._driver = driver
+        self._holdings = holdings
+        self._clock = clock
+        self._lease = lease
+        self._interval = interval.total_seconds()
+        self._on_beat = on_beat
+        self._on_found = on_found
+        self._doubtful: dict[UUID, float] = {}
+        self._now = threading.Event()
+        self._stopping = False
+        self._trouble = Trouble("heartbeat")
+
+    def doubt(self, token: UUID) -> None:
+        """A reserve got no reply: ask what it took until its lease, if any, has expired."""
+        self._doubtful[token] = steady() + self._lease.total_seconds()
+        self._now.set()
+
+    def close(self) -> None:
+        """Stop after a last beat, which removes the rows of leases that cover nothing any more."""
+        self._stopping = True
+        self._now.set()
+        self.join()
+
+    def run(self) -> None:
+        pause = self._interval
+        while not self._stopping:
+            self._now.wait(pause)
+            self._now.clear()
+            pause = self._interval
+            try:
+                self.beat()
+                self._trouble.ended()
+            except Exception as error:  # noqa: BLE001  the next beat may go through
+                disconnect(self._driver.using)
+                pause = min(self._trouble.began(error), max(SOONEST, self._interval / 4))
+            self._lose_overdue()
+        disconnect(self._driver.using)
+
+    def beat(self) -> None:
+        sent = steady()
+        self._clock.measure()
+        emptied = self._holdings.take_emptied()
+        tokens = self._holdings.tokens()
+        if tokens or emptied:
+            self._renew(tokens, emptied, sent)
+        if tokens:
+            self._read_notices(tokens)
+        self._ask_for_doubtful(sent)
+        self._on_beat()
+
+    def _renew(self, tokens: list[UUID], emptied: list[UUID], sent: float) -> None:
+        """Renew what is held; the driver removes the rows of what covers nothing any more."""
+        now = self._clock.now()
+        renewed = self._driver.extend_leases(tokens + emptied, now=now, lease_for=self._lease)
+        self._holdings.renewed(renewed, sent + self._lease.total_seconds())
+        for token in tokens:
+            if token not in renewed:
+                self._lose(token, "it was taken back")
+
+    def _read_notices(self, tokens: list[UUID]) -> None:
+        notices = notices_for(self._driver, tokens)
+        for _, token, job_id, kind in notices:
+            running = self._holdings.find(token, job_id)
+            if running is not None:
+                running.cancel(f"{kind} was asked for", force=kind == "revoked")
+        if notices:
+            remove_notices(self._driver, [notice[0] for notice in notices])
+
+    def _ask_for_doubtful(self, sent: float) -> None:
+        for token, until in list(self._doubtful.items()):
+            found = self._driver.held(token, now=self._clock.now())
+            if found or until <= steady():
+                del self._doubtful[token]
+            if found:
+                self._on_found(found, sent)
+
+    def _lose_overdue(self) -> None:
+        for token in self._holdings.overdue():
+            self._lose(token, "it could not be renewed in time")
+
+    def _lose(self, token: UUID, why: str) -> None:
+        lost = self._holdings.lose(token)
+        if lost:
+            facts: dict[str, Any] = {"token": str(token), "jobs": [str(r.job_id) for r in lost]}
+            logger.warning("lease %s with %d jobs is lost: %s", token, len(lost), why, extra=facts)

@@ -1,0 +1,47 @@
+"""Stop a handler that runs in a thread, without ever hitting the runtime's own code."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+
+_set_async_exc = ctypes.pythonapi.PyThreadState_SetAsyncExc
+_set_async_exc.argtypes = [ctypes.c_ulong, ctypes.py_object]
+
+
+class Interrupted(BaseException):
+    """Raised inside a handler that must stop; no `except Exception` may swallow it."""
+
+
+class Interruptible:
+    """
+    The stretch of a thread's work that may be interrupted: the handler, and nothing else.
+
+    The lock decides between an interrupt and the handler's end. Past `leave` no interrupt is sent,
+    and one that was sent but not yet raised is taken back.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._thread: int | None = None
+        self._sent = False
+
+    def enter(self) -> None:
+        with self._lock:
+            self._thread = threading.get_ident()
+
+    def leave(self) -> None:
+        """End the stretch; may itself be interrupted, and is then simply called again."""
+        with self._lock:
+            thread, self._thread = self._thread, None
+            if thread is not None and self._sent:
+                _set_async_exc(thread, ctypes.py_object())
+
+    def interrupt(self) -> bool:
+        """Raise Interrupted in the handler; False when it is not running (any more)."""
+        with self._lock:
+            if self._thread is None:
+                return False
+            self._sent = True
+            _set_async_exc(self._thread, ctypes.py_object(Interrupted))
+            return True

@@ -1,0 +1,241 @@
+"""
+Where handlers run. A pool takes reservations into one line and works through it.
+
+Threads draw from the line themselves: handing each job to a chosen thread costs more than running a
+short one.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from asyncio import CancelledError
+from collections import deque
+from collections.abc import Callable, Iterable
+from datetime import datetime
+
+from django.db import connections as django_connections
+
+from ..clock import Clock, steady
+from ..context import JobContext, Runtime, current
+from ..exceptions import CancelRequested, JobTimeout
+from ..lifecycle import FailureCategory, OutcomeKind
+from ..operations import decide
+from ..tasks import registry
+from ..values import Outcome
+from . import connections, executor
+from .atomic import run_atomic
+from .executor import Prepared
+from .holdings import Running
+from .interrupts import Interrupted, Interruptible
+
+logger = logging.getLogger(__name__)
+
+TIME_IS_UP = "its time is up"
+SHUTDOWN = "the worker is shutting down"
+
+OnFinished = Callable[[Running, Outcome], None]
+Isolated = Callable[[Running, Prepared], Outcome | None]
+
+
+class ThreadPool:
+    """Sync handlers; an isolated one occupies a thread too, which looks after its child."""
+
+    def __init__(
+        self,
+        size: int,
+        *,
+        runtime: Runtime,
+        clock: Clock,
+        on_finished: OnFinished,
+        isolated: Isolated,
+        using: str,
+        isolate_all: bool = False,
+    ) -> None:
+        self.size = size
+        self._runtime = runtime
+        self._clock = clock
+        self._on_finished = on_finished
+        self._isolated = isolated
+        self._isolate_all = isolate_all
+        self._using = using
+        self._line: deque[Running] = deque()
+        self._changed = threading.Condition()
+        self._idle = 0
+        self._closing = False
+        self.busy: dict[int, Running] = {}
+        self.left_behind: set[int] = set()
+        self._threads: list[threading.Thread] = []
+        self.opened = connections.Opened()
+
+    # -- from the loop ---------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self.opened.watch()
+        for number in range(self.size):
+            thread = threading.Thread(target=self._work, name=f"taskharbor-{number}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def put(self, reserved: Iterable[Running]) -> None:
+        with self._changed:
+            self._line.extend(reserved)
+            self._changed.notify(len(self._line))
+
+    @property
+    def waiting(self) -> int:
+        return len(self._line)
+
+    @property
+    def free(self) -> int:
+        """Threads that have nothing to do and nothing waiting for them."""
+        return self.size - len(self.busy) - len(self._line) - len(self.left_behind)
+
+    def oldest_wait(self) -> float:
+        try:
+            return steady() - self._line[0].reserved
+        except IndexError:
+            return 0.0
+
+    def take_back(self) -> list[Running]:
+        """Take out of the line everything that has not started."""
+        with self._changed:
+            taken = list(self._line)
+            self._line.clear()
+        return taken
+
+    def close(self, timeout: float) -> bool:
+        """Let idle threads end; False when some are still at work after the timeout."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        until = steady() + timeout
+        for thread in self._threads:
+            if thread.ident not in self.left_behind:
+                thread.join(max(0.0, until - steady()))
+        self.opened.unwatch()
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def timed_out(self, running: Running) -> Outcome:
+        """The outcome of a job whose thread was left behind."""
+        job = running.reservation.job
+        return decide.outcome_of(
+            JobTimeout(),
+            running.reservation,
+            registry.get(job.task),
+            now=self._clock.now(),
+            started_at=running.started_at,
+        )
+
+    def leave_behind(self, thread: int) -> None:
+        """Give up a thread that will not stop: its slot and its connections are gone."""
+        if self.busy.pop(thread, None) is not None:
+            self.left_behind.add(thread)
+            self.opened.cut(thread)
+
+    # -- in the threads --------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        me = threading.get_ident()
+        while (running := self._draw(me)) is not None:
+            outcome = self._run_safely(running)
+            if self.busy.pop(me, None) is None:
+                return  # left behind: the outcome was decided without it
+            if outcome is not None:
+                self._on_finished(running, outcome)
+        self._end(me)
+
+    def _draw(self, me: int) -> Running | None:
+        while True:
+            try:
+                running = self._line.popleft()
+            except IndexError:
+                if not self._wait():
+                    return None
+                continue
+            self.busy[me] = running
+            return running
+
+    def _wait(self) -> bool:
+        with self._changed:
+            if not self._line and not self._closing:
+                self._changed.wait()
+            return bool(self._line) or not self._closing
+
+    def _end(self, me: int) -> None:
+        self.opened.forget(me)
+        django_connections.close_all()
+
+    def _run_safely(self, running: Running) -> Outcome | None:
+        try:
+            return self._run(running)
+        except Exception as error:  # a fault of the runtime's own must not cost the thread
+            logger.exception("job %s: the worker itself failed", running.job_id)
+            return decide.outcome_of(
+                error,
+                running.reservation,
+                None,
+                now=self._clock.now(),
+                started_at=running.started_at,
+                category=FailureCategory.SYSTEM,
+            )
+
+    def _run(self, running: Running) -> Outcome | None:
+        reservation = running.reservation
+        prepared = executor.prepare(reservation, self._clock.now())
+        if isinstance(prepared, Outcome):
+            return prepared
+        begin(running, prepared, self._runtime)
+        # A job that lost a lease may have killed its process: it runs where that hurts nobody else.
+        quarantined = reservation.job.lease_losses > 0
+        if quarantined or prepared.task.isolation == "process" or self._isolate_all:
+            return self._isolated(running, prepared)
+        return run_here(running, prepared, using=self._using, clock=self._clock)
+
+
+def run_here(running: Running, prepared: Prepared, *, using: str, clock: Clock) -> Outcome:
+    """Run a sync handler in this thread; `running.stop` interrupts it."""
+    connections.clean()
+    stretch = Interruptible()
+    running.stop = lambda _why, force: stretch.interrupt() if force else None
+    token = current.set(running.context)
+    reservation, error = running.reservation, None
+    try:
+        try:
+            stretch.enter()
+            if prepared.task.atomic:
+                return run_atomic(using, running, prepared, clock, stretch)
+            value = executor.call(prepared, running.context)
+        finally:
+            stretch.leave()
+    except BaseException as raised:  # noqa: BLE001  SystemExit too is the job's, not ours
+        stretch.leave()
+        error = raised
+    finally:
+        current.reset(token)
+    now = clock.now()
+    if error is not None:
+        if isinstance(error, Interrupted):
+            django_connections.close_all()  # it may have been raised in the midst of a query
+        return end_of(error, running, prepared, now)
+    return executor.finished(prepared, reservation, value, now)
+
+
+def begin(running: Running, prepared: Prepared, runtime: Runtime) -> None:
+    """Note the start, and until when it may take."""
+    deadline = prepared.deadline(running.reservation)
+    running.context = JobContext(running.reservation, runtime, deadline)
+    running.started_at = prepared.started_at
+    if running.reservation.job.timeout is not None:
+        running.deadline = steady() + running.reservation.job.timeout.total_seconds()
+
+
+def end_of(error: BaseException, running: Running, prepared: Prepared, now: datetime) -> Outcome:
+    """What an exception means, given why the runtime may have raised it itself."""
+    why = running.context.why_cancelled if running.context else ""
+    if why == SHUTDOWN:
+        started_at = prepared.started_at
+        return decide.outcome(OutcomeKind.RELEASE, running.reservation, started_at=started_at)
+    if why and isinstance(error, Interrupted | CancelRequested | CancelledError):
+        error = JobTimeout() if why == TIME_IS_UP else CancelRequested(why)
+    return executor.failed(prepared, running.reservation, error, now)

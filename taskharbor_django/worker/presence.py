@@ -1,0 +1,145 @@
+"""What others see of this process: its row, its statistics, its health file, one line per event."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import resource
+import sys
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..lifecycle import OutcomeKind
+from ..operations import workers
+from ..operations.workers import Counts
+from . import banner
+
+if TYPE_CHECKING:
+    from .completer import Finished
+    from .holdings import Running
+    from .worker import Worker
+
+logger = logging.getLogger(__name__)
+
+MIB = 1024 * 1024
+
+# outcome -> column of the statistics; a release is no event of the job
+_COLUMNS = {OutcomeKind.ACK: "done", OutcomeKind.RETRY: "failed", OutcomeKind.FAIL: "dead"}
+
+
+class Presence:
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._options = worker.options
+        self._lock = threading.Lock()
+        self._counts: dict[tuple[object, str], Counter[str]] = {}
+        self.tally = Counter(dict.fromkeys(OutcomeKind, 0))
+
+    def start(self) -> None:
+        options, driver = self._options, self._worker.driver
+        workers.start_worker(
+            driver,
+            options.id,
+            name=options.name,
+            queues=",".join(options.queues),
+            slots=options.threads,
+            now=self._worker.clock.now(),
+        )
+        self._write_health()
+
+    def beat(self) -> None:
+        """Say that the process lives, add up statistics, and hear what is asked of it."""
+        driver, worker = self._worker.driver, self._worker
+        self._write_counts()
+        busy = len(worker.threads.busy) + len(worker.coroutines.busy)
+        asked = workers.beat_worker(
+            driver, self._options.id, now=worker.clock.now(), busy=busy, memory_bytes=memory()
+        )
+        if asked:
+            worker.quiet = True
+        if asked == "stop":
+            worker.stop("an operator asked for it")
+        self._write_health()
+
+    def stop(self) -> None:
+        with contextlib.suppress(Exception):  # the row then shows an old beat, which says the same
+            self._write_counts()
+            now = self._worker.clock.now()
+            workers.stop_worker(self._worker.driver, self._options.id, now=now)
+        # Whoever goes on in place of this process finds the file fresh, and so do probes.
+        if self._options.health_file and (self._worker.told or not self._worker.replace):
+            with contextlib.suppress(OSError):
+                Path(self._options.health_file).unlink(missing_ok=True)
+        banner.stopped(self._options, self.tally)
+
+    # -- counting --------------------------------------------------------------------------------
+
+    def ran(self, running: Running) -> float:
+        """How long the run took, in seconds."""
+        if running.started_at is None:
+            return 0.0
+        return (self._worker.clock.now() - running.started_at).total_seconds()
+
+    def count(self, settled: Sequence[Finished]) -> None:
+        minute = self._worker.clock.now().replace(second=0, microsecond=0)
+        with self._lock:
+            for running, outcome in settled:
+                self.tally[outcome.kind] += 1
+                column = _COLUMNS.get(outcome.kind)
+                if column is not None:
+                    key = minute, running.reservation.job.queue
+                    self._counts.setdefault(key, Counter())[column] += 1
+
+    def _write_counts(self) -> None:
+        with self._lock:
+            counts, self._counts = self._counts, {}
+        try:
+            workers.count_minutes(self._worker.driver, self._options.id, _plain(counts))
+        except Exception:
+            with self._lock:
+                for key, columns in counts.items():
+                    self._counts.setdefault(key, Counter()).update(columns)
+            raise
+
+    def worn_out(self) -> str:
+        """Why a new process should go on in place of this one; empty while none should."""
+        options, finished = self._options, self.tally.total() - self.tally[OutcomeKind.RELEASE]
+        if options.max_jobs is not None and finished >= options.max_jobs:
+            return f"{finished} jobs are enough (--max-jobs)"
+        # Not before the first job, or a limit below what an idle process takes would let none run.
+        if finished and options.max_memory is not None and memory() >= options.max_memory:
+            return f"it occupies {memory() // MIB:,} MB (--max-memory)"
+        return ""
+
+    # -- for probes ------------------------------------------------------------------------------
+
+    def _write_health(self) -> None:
+        """A file that is rewritten with each beat: its age says whether the worker lives."""
+        if self._options.health_file is None:
+            return
+        path = Path(self._options.health_file)
+        facts = {"worker": self._options.id, "pid": os.getpid(), "held": len(self._worker.holdings)}
+        fresh = path.with_suffix(f".{os.getpid()}")
+        try:
+            fresh.write_text(json.dumps(facts), encoding="utf-8")
+            fresh.replace(path)
+        except OSError as error:  # a full disk must not stop the heartbeat; probes see an old file
+            logger.warning("the health file cannot be written: %s", error)
+
+
+def _plain(counts: dict[tuple[object, str], Counter[str]]) -> Counts:
+    return counts  # type: ignore[return-value]
+
+
+def memory() -> int:
+    """Bytes that this process occupies now; where that is not told, the most it ever did."""
+    with contextlib.suppress(OSError):
+        pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
+        return int(pages) * resource.getpagesize()
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most * 1024

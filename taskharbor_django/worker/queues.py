@@ -1,0 +1,46 @@
+"""Which queues to look into, and in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import uniform
+
+from ..clock import steady
+from ..drivers import DatabaseDriver
+from .options import ALL_QUEUES
+
+LOOK_EACH = 1.0
+
+
+class Queues:
+    """The named queues in strict order, or all there are, taking turns."""
+
+    def __init__(self, driver: DatabaseDriver, names: Sequence[str]) -> None:
+        self._driver = driver
+        self._names = list(names)
+        self._all = ALL_QUEUES in names
+        self._known: list[str] = []
+        self._looked = 0.0
+        self._turn = 0
+        self._second_look: float | None = None
+
+    def in_turn(self) -> list[str]:
+        if not self._all:
+            return self._names
+        if not self._known or steady() - self._looked > LOOK_EACH:
+            self._known, self._looked = self._driver.ready_queues(), steady()
+        self._turn = (self._turn + 1) % max(1, len(self._known))
+        # With nothing ready anywhere, one reserve still promotes and reclaims what is due.
+        return (self._known[self._turn :] + self._known[: self._turn]) or ["default"]
+
+    def woken(self, second_look: float) -> None:
+        """Somebody enqueued: look at all queues anew, and once more a moment later."""
+        self._looked = 0.0
+        self._second_look = second_look
+
+    def idle_pause(self, poll: float) -> float:
+        """How long to wait after a look that found nothing; spread, so that none march in step."""
+        pause, self._second_look = self._second_look, None
+        if pause is not None:
+            return pause
+        return poll * uniform(0.75, 1.25)  # noqa: S311  jitter, not a secret

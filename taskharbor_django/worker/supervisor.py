@@ -1,0 +1,282 @@
+"""
+Several worker processes from one command: start, watch, restart, stop, and never leave one behind.
+
+Each child is the same command line in a process of its own, with a new worker id at every start. It
+inherits the reading end of a pipe that nobody writes to: when the supervisor is gone, in whatever
+way, the child reads the end of it and shuts down by itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+from uuid import uuid4
+
+from django.db import Error as DatabaseTrouble
+
+from ..clock import steady
+from ..operations.storage import driver_for
+from ..operations.workers import stop_worker
+from .stop_signals import MARGIN, STUCK
+from .trouble import Trouble, disconnect
+
+logger = logging.getLogger(__name__)
+
+REPLACE = 3  # exit code of a child that wants a new process in its place
+ENVIRONMENT = "TASKHARBOR_SUPERVISED"
+
+LOOK_EACH = 0.2
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
+GOOD_LIFE = 60.0
+LAST_WORDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Supervised:
+    """What a child is told by its supervisor."""
+
+    pipe: int
+    number: int
+    worker: str
+
+    @classmethod
+    def take(cls) -> Self | None:
+        """Read it, once: what this process starts itself is not supervised."""
+        told = os.environ.pop(ENVIRONMENT, "")
+        if not told:
+            return None
+        pipe, number, worker = told.split(":")
+        os.set_inheritable(int(pipe), False)
+        return cls(int(pipe), int(number), worker)
+
+    def __str__(self) -> str:
+        return f"{self.pipe}:{self.number}:{self.worker}"
+
+
+class Child:
+    """A place for one process: which is in it, and from when on the next may be."""
+
+    def __init__(self, number: int, longest_pause: float) -> None:
+        self.number = number
+        self.worker = ""
+        self.process: subprocess.Popen[bytes] | None = None
+        self.finished = False
+        self.due = 0.0
+        self._longest_pause = longest_pause
+        self._pause = 0.0
+        self._started = 0.0
+
+    def start(self, command: Sequence[str], pipe: int) -> None:
+        self.worker = uuid4().hex
+        self._started = steady()
+        told = Supervised(pipe, self.number, self.worker)
+        self.process = subprocess.Popen(  # noqa: S603  this process's own command line
+            command,
+            stdin=subprocess.DEVNULL,
+            env=os.environ | {ENVIRONMENT: str(told)},
+            pass_fds=[pipe],
+            # Ctrl-C in a terminal goes to the supervisor alone, which passes it on once.
+            process_group=0,
+        )
+
+    def replaced(self) -> None:
+        # Never in a hot loop, also when it wanted to be replaced as soon as it was there.
+        self.due, self._pause = self._started + FIRST_PAUSE, 0.0
+
+    def died(self) -> float:
+        """Let the next wait, longer each time, unless this one had lived well; return how long."""
+        if steady() - self._started >= GOOD_LIFE:
+            self._pause = 0.0
+        self._pause = min(max(FIRST_PAUSE, self._pause * 2), self._longest_pause)
+        self.due = steady() + self._pause
+        return self._pause
+
+    def tell(self) -> None:
+        if self.process is not None:
+            self.process.terminate()
+
+    def kill(self) -> None:
+        """Kill it with all that it started and that stayed in its group."""
+        process = self.process
+        if process is not None and process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+    def __str__(self) -> str:
+        pid = self.process.pid if self.process else 0
+        return f"process {self.number} (pid {pid}, worker {self.worker[:8]})"
+
+
+class LeaseEnder(threading.Thread):
+    """Ends the leases of processes that died, however long the database is away."""
+
+    def __init__(self, using: str) -> None:
+        super().__init__(name="taskharbor-lease-ender", daemon=True)
+        self._using = using
+        self._dead: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._left: set[str] = set()
+        self._closing = threading.Event()
+        self._trouble = Trouble("ending leases")
+        self._pause = 0.0
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._left)
+
+    def end(self, worker: str) -> None:
+        self._left.add(worker)
+        self._dead.put(worker)
+
+    def close(self) -> None:
+        """Finish, but not for ever."""
+        self._closing.set()
+        self._dead.put("")
+        self.join(LAST_WORDS)
+        if self._left:
+            logger.warning("leases of %d dead processes are left to expire", len(self._left))
+
+    def run(self) -> None:
+        while worker := self._dead.get():
+            while not self._try(worker) and not self._closing.is_set():
+                self._closing.wait(self._pause)
+        disconnect(self._using)
+
+    def _try(self, worker: str) -> bool:
+        driver = driver_for(self._using)
+        try:
+            now = driver.now()
+            ended = driver.expire_leases(worker, now=now)
+            stop_worker(driver, worker, now=now)
+        except DatabaseTrouble as error:
+            disconnect(self._using)
+            self._pause = self._trouble.began(error)
+            return False
+        self._trouble.ended()
+        self._left.discard(worker)
+        facts = {"worker": worker, "leases": ended}
+        logger.info("%d leases of the dead worker %s ended", ended, worker[:8], extra=facts)
+        return True
+
+
+class Supervisor:
+    """Keeps a number of children alive until told to stop; `stop` and `kill` from any thread."""
+
+    def __init__(
+        self,
+        processes: int,
+        *,
+        using: str,
+        grace: float,
+        burst: bool = False,
+        longest_pause: float = LONGEST_PAUSE,
+    ) -> None:
+        self.ready = False
+        self._command = [sys.executable, *sys.orig_argv[1:], "--processes", "1"]
+        self._children = [Child(number, longest_pause) for number in range(1, processes + 1)]
+        self._patience = grace + MARGIN + LAST_WORDS
+        self._burst = burst
+        self._lease_ender = LeaseEnder(using)
+        self._wake = threading.Event()
+        self._why = ""
+        self._kill_at: float | None = None
+        self._killed = False
+
+    def stop(self, why: str) -> None:
+        self._why = self._why or why
+        self._wake.set()
+
+    def kill(self) -> None:
+        for child in self._children:
+            child.kill()
+
+    def run(self) -> int:
+        """Work until told to stop, or until no child has anything to do; return an exit code."""
+        self.ready = True
+        logger.info("supervisor: pid %d, %d processes", os.getpid(), len(self._children))
+        self._pipe, self._held_end = os.pipe()
+        self._lease_ender.start()
+        try:
+            while not self._is_over():
+                self._turn()
+                self._wake.wait(LOOK_EACH)
+                self._wake.clear()
+        finally:
+            self.kill()
+            self._lease_ender.close()
+            os.close(self._pipe)
+            os.close(self._held_end)
+        logger.info("supervisor: stopped")
+        return STUCK if self._killed else 0
+
+    def _is_over(self) -> bool:
+        running = any(child.process for child in self._children)
+        return not running and (bool(self._why) or all(it.finished for it in self._children))
+
+    def _turn(self) -> None:
+        for child in self._children:
+            if child.process is None:
+                self._start_if_due(child)
+            elif (code := child.process.poll()) is not None:
+                self._ended(child, code)
+        if self._why:
+            self._press()
+
+    def _start_if_due(self, child: Child) -> None:
+        if self._why or child.finished or steady() < child.due:
+            return
+        if self._burst and self._lease_ender.busy:
+            return  # it would find nothing to do, and finish, while jobs are still the dead one's
+        try:
+            child.start(self._command, self._pipe)
+        except OSError as error:
+            pause = child.died()
+            logger.error("%s cannot start, trying again in %g s: %s", child, pause, error)  # noqa: TRY400
+        else:
+            logger.info("%s started", child, extra={"worker": child.worker})
+
+    def _ended(self, child: Child, code: int) -> None:
+        facts = {"worker": child.worker, "exit_code": code}
+        if code == 0:
+            child.finished = True
+            logger.info("%s has finished", child, extra=facts)
+        elif code == REPLACE:
+            child.replaced()
+            logger.info("%s makes way for a new one", child, extra=facts)
+        else:
+            self._lease_ender.end(child.worker)
+            pause = child.died()
+            then = "" if self._why else f"; the next starts in {pause:g} s"
+            logger.warning("%s died: %s%s", child, describe(code), then, extra=facts)
+        child.process = None
+
+    def _press(self) -> None:
+        """Tell the children once, and kill what is left when their time is over."""
+        running = [child for child in self._children if child.process]
+        if self._kill_at is None:
+            self._kill_at = steady() + self._patience
+            text = "supervisor: stops: %s; %d processes are told"
+            logger.info(text, self._why, len(running), extra={"why": self._why})
+            for child in running:
+                child.tell()
+        elif running and steady() >= self._kill_at and not self._killed:
+            self._killed = True
+            logger.error("supervisor: %d processes did not stop, and are killed", len(running))
+            self.kill()
+
+
+def describe(code: int) -> str:
+    """An exit code as `subprocess` gives it, in words."""
+    if code >= 0:
+        return f"exit code {code}"
+    with contextlib.suppress(ValueError):
+        return f"killed by {signal.Signals(-code).name}"
+    return f"killed by signal {-code}"

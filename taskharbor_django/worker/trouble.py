@@ -1,0 +1,52 @@
+"""A database that is away: a growing pause, and one log line for each change."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import random
+
+from django.db import Error as DatabaseTrouble
+from django.db import connections
+
+logger = logging.getLogger(__name__)
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
+
+
+class Trouble:
+    """Knows whether one part of the worker is cut off, and how long to leave it alone."""
+
+    def __init__(self, part: str) -> None:
+        self._part = part
+        self._pause = 0.0
+
+    @property
+    def lasts(self) -> bool:
+        return self._pause > 0
+
+    def began(self, error: BaseException) -> float:
+        """Note a failure; return how long to pause."""
+        if not isinstance(error, DatabaseTrouble):
+            logger.error("%s failed, trying again", self._part, exc_info=error)
+        elif not self.lasts:
+            text = " ".join(str(error).split())
+            logger.warning(
+                "%s: the database cannot be used, trying again: %s",
+                self._part,
+                text,
+                extra={"part": self._part, "error": text},
+            )
+        self._pause = min(max(FIRST_PAUSE, self._pause * 2), LONGEST_PAUSE)
+        return self._pause * random.uniform(0.75, 1.25)  # noqa: S311  jitter, not a secret
+
+    def ended(self) -> None:
+        if self.lasts:
+            self._pause = 0.0
+            logger.info("%s: the database is back", self._part, extra={"part": self._part})
+
+
+def disconnect(using: str) -> None:
+    """Forget this thread's connection; the next query opens another."""
+    with contextlib.suppress(Exception):  # a connection that is broken may fail to close, too
+        connections[using].close()

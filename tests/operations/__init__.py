@@ -1,0 +1,89 @@
+"""The verbs, each on a real database. What several of these tests need stands here."""
+
+import contextlib
+from datetime import UTC, datetime, timedelta
+from threading import Event
+from time import monotonic
+
+from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
+
+from taskharbor_django.operations.storage import driver_for
+
+LEASE = timedelta(seconds=30)
+PATIENCE = 60
+
+
+class Undo(Exception):
+    """Raised to roll a transaction back."""
+
+
+@contextlib.contextmanager
+def undone(using="default"):
+    """A transaction that is rolled back at its end."""
+    with contextlib.suppress(Undo), transaction.atomic(using=using):
+        yield
+        raise Undo
+
+
+def server_now():
+    """The wall clock of the server, asked past the app; on SQLite this machine's."""
+    questions = {"postgresql": "SELECT clock_timestamp()", "mysql": "SELECT SYSDATE(6)"}
+    if connection.vendor not in questions:
+        return datetime.now(UTC)
+    with connection.cursor() as cursor:
+        cursor.execute(questions[connection.vendor])
+        told = cursor.fetchone()[0]
+    return told if told.tzinfo else told.replace(tzinfo=UTC)
+
+
+class Statements(CaptureQueriesContext):
+    """What was sent to the database inside the block."""
+
+    def __init__(self):
+        super().__init__(connection)
+
+    @property
+    def verbs(self):
+        """The first word of each statement."""
+        return [query["sql"].lstrip("( ").split()[0].upper() for query in self.captured_queries]
+
+    @property
+    def inserts(self):
+        return self.verbs.count("INSERT")
+
+
+def hold(handle, lease_for=LEASE):
+    """Reserve this job as a worker would, and what stands before it in its queue."""
+    driver = driver_for(handle.using)
+    queue = handle.refresh().queue
+    taken = driver.reserve(queue, now=driver.now(), lease_for=lease_for, limit=1_000)
+    return next(each for each in taken if each.job.id == handle.id)
+
+
+def backend_of(connected):
+    """The id under which the server knows this connection."""
+    if connected.vendor == "postgresql":
+        return connected.connection.info.backend_pid
+    return connected.connection.thread_id()
+
+
+def waits_for_a_lock(backend):
+    """Say whether the server lets that connection wait for another one's lock."""
+    with connection.cursor() as cursor:
+        if connection.vendor == "postgresql":
+            # Not pg_stat_activity: inside a transaction it shows the same picture again and again.
+            cursor.execute("SELECT 1 FROM pg_locks WHERE pid = %s AND NOT granted", [backend])
+            return cursor.fetchone() is not None
+        # Not innodb_trx: who asks for it more often than each 100 ms gets an old picture too.
+        cursor.execute("SHOW ENGINE INNODB STATUS")
+        told = cursor.fetchone()[2].split("---TRANSACTION")
+        return any("LOCK WAIT" in each and f"thread id {backend}," in each for each in told)
+
+
+def until(condition):
+    """Look again and again until it holds; fail when it never does."""
+    deadline, pause = monotonic() + PATIENCE, Event()
+    while not condition():
+        assert monotonic() < deadline, "it never came to that"
+        pause.wait(0.005)

@@ -1,0 +1,329 @@
+"""`manage.py runworker --processes N` and `--autoreload`: children that die, stop, and are replaced."""
+
+import os
+import queue
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from django.db import OperationalError
+
+from taskharbor_django.models import Job, Lease, Worker
+from taskharbor_django.worker import supervisor as module
+from taskharbor_django.worker.supervisor import (
+    ENVIRONMENT,
+    Child,
+    LeaseEnder,
+    Supervised,
+    Supervisor,
+    describe,
+)
+from tests.testapp.process_tasks import hold, kill_process_once, mark
+
+from .harness import kill, pids_in, wait_until
+
+LEASE = 30.0  # the default, which no test here waits for
+
+
+def states():
+    return sorted(Job.objects.values_list("state", flat=True))
+
+
+def hold_two(files, processes, *arguments):
+    """Start two children with one thread each, and a job that runs in each of them."""
+    said, go = files
+    for _ in range(2):
+        hold.enqueue(str(said), str(go))
+    supervisor = processes.start("--processes", "2", "--threads", "1", *arguments)
+    wait_until(lambda: len(pids_in(said)) == 2, what="both jobs")
+    return supervisor
+
+
+def settings_of(tmp_path, *lines):
+    """A settings module of the test's own; what a process needs in its environment for it."""
+    module = tmp_path / "own_settings.py"
+    module.write_text("\n".join(["from tests.settings import *", *lines, ""]))
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return module, {"DJANGO_SETTINGS_MODULE": module.stem, "PYTHONPATH": path}
+
+
+# -- sharing and stopping ------------------------------------------------------------------------
+
+
+def test_children_share_the_work_and_stop_together(processes, files):
+    supervisor = hold_two(files, processes, "--name", "crew")
+    said, go = files
+    assert set(pids_in(said)) == supervisor.children()
+    assert supervisor.pid not in pids_in(said)
+    names = Worker.objects.values_list("name", flat=True)
+    assert sorted(names) == ["crew-1", "crew-2"]
+    go.touch()
+    wait_until(lambda: states() == ["done", "done"], what="both done")
+    assert supervisor.stop()[0] == 0
+    assert supervisor.session() == set()
+    assert not Lease.objects.exists()
+    assert not Worker.objects.filter(stopped_at=None).exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_lets_all_children_give_their_jobs_back(processes, files, number):
+    supervisor = hold_two(files, processes, "--grace", "0.3")
+    code, took = supervisor.stop(number)
+    assert code == 0
+    assert took < 15
+    assert Job.objects.filter(state="ready", attempts=0, lease_losses=0).count() == 2
+    assert supervisor.session() == set()
+
+
+def test_a_second_signal_kills_the_children(processes, files):
+    supervisor = hold_two(files, processes)
+    supervisor.send(signal.SIGTERM)
+    supervisor.line("stops: SIGTERM; 2 processes are told")
+    code, took = supervisor.stop()
+    assert code == 128 + signal.SIGTERM
+    assert took < 2
+    wait_until(lambda: not supervisor.session(), timeout=5, what="the end of the children")
+
+
+def test_children_outlive_a_killed_supervisor_only_to_give_back(processes, files):
+    supervisor = hold_two(files, processes, "--grace", "0.3")
+    assert supervisor.stop(signal.SIGKILL)[0] == -signal.SIGKILL
+    wait_until(lambda: not supervisor.session(), timeout=15, what="the end of the orphans")
+    assert Job.objects.filter(state="ready", attempts=0, lease_losses=0).count() == 2
+    assert not Lease.objects.exists()
+    assert len(supervisor.lines("stops: its supervisor is gone")) == 2
+
+
+def test_a_child_that_was_asked_to_stop_is_not_restarted(processes):
+    supervisor = processes.start("--processes", "2", "--lease", "1.5").ready(times=2)
+    Worker.objects.update(request="stop")
+    assert supervisor.exit_code() == 0
+    assert len(supervisor.lines("has finished")) == 2
+
+
+# -- children that die ---------------------------------------------------------------------------
+
+
+def test_a_killed_child_is_replaced_and_its_job_runs_long_before_its_lease_ends(processes, files):
+    said, go = files
+    supervisor = hold_two(files, processes)
+    victim = pids_in(said)[0]
+    began = time.monotonic()
+    kill(victim)
+    supervisor.line("died: killed by SIGKILL; the next starts in 0.5 s")
+    supervisor.line("1 leases of the dead worker")
+    wait_until(lambda: len(pids_in(said)) == 3, timeout=LEASE, what="the second run")
+    assert time.monotonic() - began < LEASE / 2
+    go.touch()
+    wait_until(lambda: states() == ["done", "done"], what="both done")
+    assert sorted(Job.objects.values_list("lease_losses", flat=True)) == [0, 1]
+    assert not Job.objects.exclude(attempts=0).exists()
+    assert Worker.objects.count() == 3
+    assert supervisor.stop()[0] == 0
+
+
+def test_a_child_that_dies_at_every_start_is_tried_again_ever_later(processes, tmp_path):
+    broken = tmp_path / "broken"
+    broken.touch()
+    _, environment = settings_of(
+        tmp_path,
+        "import os",
+        f"if {ENVIRONMENT!r} in os.environ and os.path.exists({str(broken)!r}):",
+        "    os._exit(9)",
+    )
+    supervisor = processes.start("--processes", "2", **environment)
+    for pause in ("0.5", "1", "2"):
+        supervisor.line(f"died: exit code 9; the next starts in {pause} s", times=2)
+    assert supervisor.alive
+    broken.unlink()
+    supervisor.ready(times=2)
+    assert supervisor.stop()[0] == 0
+
+
+def test_a_burst_drains_although_a_child_dies(processes, files):
+    said, _ = files
+    for _ in range(20):
+        mark.enqueue(str(said))
+    kill_process_once.enqueue(str(said) + "-killed")
+    supervisor = processes.start("--processes", "2", "--burst", "--threads", "2")
+    assert supervisor.exit_code() == 0
+    assert states() == ["done"] * 21
+    assert supervisor.lines("died: killed by SIGKILL")
+
+
+def test_a_child_past_its_limit_makes_way(processes, files):
+    said, _ = files
+    for _ in range(12):
+        mark.enqueue(str(said))
+    supervisor = processes.start("--processes", "2", "--threads", "1", "--max-jobs", "2")
+    wait_until(lambda: states() == ["done"] * 12, what="all jobs done")
+    assert supervisor.lines("makes way for a new one")
+    assert not supervisor.lines("died")
+    assert len(set(pids_in(said))) > 2
+    assert supervisor.stop()[0] == 0
+
+
+def test_missing_tables_end_the_supervisor_too(processes):
+    supervisor = processes.start("--processes", "2", DATABASE_URL=os.environ["DATABASE_URL"])
+    assert supervisor.exit_code() == 1
+    assert supervisor.lines("CommandError: .* has no table")
+
+
+def test_each_child_has_a_health_file(processes, tmp_path):
+    path = tmp_path / "health"
+    supervisor = processes.start("--processes", "2", "--health-file", str(path)).ready(times=2)
+    assert {file.name for file in tmp_path.iterdir()} == {"health.1", "health.2"}
+    assert supervisor.stop()[0] == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+# -- autoreload ----------------------------------------------------------------------------------
+
+
+def touch_until(path, condition):
+    """Make the file ever newer, for the reloader sees only what changes after its first look."""
+    newer = iter(range(int(time.time()) + 1, int(time.time()) + 1_000))
+
+    def look():
+        os.utime(path, (0, next(newer)))
+        return condition()
+
+    wait_until(look, what="the reload")
+
+
+def test_autoreload_restarts_when_code_changes_and_gives_jobs_back(processes, files, tmp_path):
+    said, go = files
+    code, environment = settings_of(tmp_path)
+    hold.enqueue(str(said), str(go))
+    reloader = processes.start("--autoreload", **environment)
+    wait_until(lambda: pids_in(said), what="the job")
+    touch_until(code, lambda: reloader.lines("stops: code has changed"))
+    wait_until(lambda: len(pids_in(said)) >= 2, what="the job in the new process")
+    assert len(set(pids_in(said))) >= 2
+    go.touch()
+    wait_until(lambda: states() == ["done"], what="the job done")
+    job = Job.objects.get()
+    assert (job.attempts, job.lease_losses) == (0, 0)
+    assert reloader.stop(signal.SIGINT)[0] == 0
+
+
+def test_autoreload_survives_code_that_cannot_be_loaded(processes, tmp_path):
+    code, environment = settings_of(tmp_path)
+    good = code.read_text()
+    reloader = processes.start("--autoreload", expect_trouble=True, **environment).ready()
+    code.write_text("this is no Python\n")
+    touch_until(code, lambda: reloader.lines("died: exit code 1"))
+    code.write_text(good)
+    reloader.ready(times=2)
+    assert reloader.stop()[0] == 0
+
+
+# -- the parts -----------------------------------------------------------------------------------
+
+
+class Driver:
+    """A driver whose database is away for the first calls."""
+
+    def __init__(self, failures):
+        self.failures = failures
+        self.ended = queue.SimpleQueue()
+
+    def now(self):
+        return datetime.now(UTC)
+
+    def expire_leases(self, worker, *, now):
+        if self.failures:
+            self.failures -= 1
+            raise OperationalError("away")
+        self.ended.put(worker)
+        return 1
+
+
+@pytest.fixture
+def driver(monkeypatch):
+    driver = Driver(failures=2)
+    monkeypatch.setattr(module, "driver_for", lambda using: driver)
+    monkeypatch.setattr(module, "stop_worker", lambda driver, worker, *, now: None)
+    monkeypatch.setattr(module, "disconnect", lambda using: None)
+    return driver
+
+
+def test_leases_are_ended_as_soon_as_the_database_is_back(driver):
+    ender = LeaseEnder("default")
+    ender.end("a")
+    ender.end("b")
+    ender.start()
+    assert [driver.ended.get(timeout=30) for _ in range(2)] == ["a", "b"]
+    ender.close()
+    assert not ender.busy
+
+
+def test_a_database_that_stays_away_does_not_keep_the_supervisor(driver, caplog):
+    driver.failures = 1_000
+    ender = LeaseEnder("default")
+    ender.end("a")
+    ender.start()
+    ender.close()
+    assert not ender.is_alive()
+    assert "leases of 1 dead processes are left to expire" in caplog.text
+
+
+def test_the_pause_before_a_restart_doubles_and_starts_again_after_a_good_life(monkeypatch):
+    now = 1_000.0
+    monkeypatch.setattr(module, "steady", lambda: now)
+    child = Child(1, longest_pause=3.0)
+    child._started = now
+    assert [child.died() for _ in range(5)] == [0.5, 1.0, 2.0, 3.0, 3.0]
+    now += module.GOOD_LIFE
+    assert child.died() == 0.5
+    assert child.due == now + 0.5
+
+
+def test_a_program_that_cannot_be_started_is_tried_again(monkeypatch, driver, caplog, tmp_path):
+    monkeypatch.setattr(module.sys, "executable", str(tmp_path / "nothing"))
+    supervisor = Supervisor(1, using="default", grace=0.0)
+    supervisor._pipe, supervisor._held_end = os.pipe()
+    supervisor._turn()
+    assert "cannot start, trying again in 0.5 s" in caplog.text
+    supervisor.stop("enough")
+    assert supervisor.run() == 0
+
+
+def test_a_child_that_never_stops_is_killed(monkeypatch, driver, tmp_path):
+    started = tmp_path / "started"
+    script = (
+        "import pathlib, signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+        f"pathlib.Path({str(started)!r}).touch(); signal.pause()"
+    )
+    supervisor = Supervisor(1, using="default", grace=0.0)
+    supervisor._command = [module.sys.executable, "-c", script]
+    supervisor._patience = 0.2
+    with ThreadPoolExecutor(1) as threads:
+        code = threads.submit(supervisor.run)
+        wait_until(started.exists, what="the child")
+        supervisor.stop("enough")
+        assert code.result(60) == module.STUCK
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [(9, "exit code 9"), (-9, "killed by SIGKILL"), (-200, "killed by signal 200")],
+)
+def test_ends_are_told_in_words(code, words):
+    assert describe(code) == words
+
+
+def test_what_a_child_is_told_is_read_once(monkeypatch):
+    assert Supervised.take() is None
+    reading, writing = os.pipe()
+    told = Supervised(reading, 2, "w")
+    monkeypatch.setenv(ENVIRONMENT, str(told))
+    assert Supervised.take() == told
+    assert Supervised.take() is None
+    assert not os.get_inheritable(reading)
+    os.close(reading)
+    os.close(writing)
+    assert not Path(f"/proc/self/fd/{reading}").exists()

@@ -1,0 +1,122 @@
+"""Handlers for tests that run a worker; `gates` let a test hold them where it wants."""
+
+import asyncio
+import threading
+from collections import defaultdict
+
+from django.db import connection, transaction
+
+from taskharbor_django import PermanentError, Snooze, task
+
+from .models import Ledger
+
+gates = defaultdict(threading.Event)
+seen = defaultdict(list)
+
+
+def reset():
+    gates.clear()
+    seen.clear()
+
+
+@task(takes_context=True)
+def hold(context, gate):
+    """Run until the test opens the gate, or the job should stop."""
+    seen[gate].append(context)
+    while not gates[gate].wait(0.01):
+        context.check_cancelled()
+    return "let go"
+
+
+@task(takes_context=True, timeout=0.5)
+def endless(context):
+    seen["endless"].append(threading.get_ident())
+    while True:
+        try:
+            sum(range(100))
+        except Exception:
+            continue
+
+
+@task(timeout=0.5)
+def stuck(gate):
+    """One call into C: no exception can be raised before it returns."""
+    seen["stuck"].append(threading.get_ident())
+    gates[gate].wait(120)
+
+
+@task(timeout=0.5)
+def stuck_in_query():
+    """Leave the connection in the midst of something when the time is up."""
+    with transaction.atomic():
+        Ledger.objects.create(name="half", amount=1)
+        seen["session"].append(id(connection.connection))
+        while True:
+            sum(range(100))
+
+
+@task
+def session():
+    """Say which connection this thread uses, and that it is clean."""
+    Ledger.objects.count()
+    return {"atomic": connection.in_atomic_block, "id": id(connection.connection)}
+
+
+@task
+def leak():
+    """Leave a transaction open, as a handler should not."""
+    connection.set_autocommit(False)
+    Ledger.objects.create(name="leaked", amount=1)
+
+
+@task(atomic=True)
+def book(name, amount):
+    Ledger.objects.create(name=name, amount=amount)
+    return name
+
+
+@task(atomic=True)
+def book_and_fail(name):
+    Ledger.objects.create(name=name, amount=1)
+    raise ValueError("after the write")
+
+
+@task(takes_context=True, max_attempts=5, backoff={"strategy": "constant", "initial": 0.01})
+def snooze_once(context):
+    if context.attempt == 1:
+        raise Snooze(0.01)
+    return context.attempt
+
+
+@task(takes_context=True, max_attempts=3, backoff={"strategy": "constant", "initial": 0.01})
+def stepwise(context, steps):
+    """Do one step in each attempt, from the checkpoint on."""
+    done = context.checkpoint or 0
+    context.save_checkpoint(done + 1)
+    context.set_progress(100 * (done + 1) / steps, f"step {done + 1}")
+    if done + 1 < steps:
+        raise ValueError("another step to go")
+    return done + 1, context.previous_attempt_id is not None
+
+
+@task
+def bury():
+    raise PermanentError("never", code="never")
+
+
+@task
+def unstorable():
+    return object()
+
+
+@task
+async def meet(number):
+    seen["met"].append(number)
+    while len(seen["met"]) < 20:
+        await asyncio.sleep(0.001)
+    return number
+
+
+@task(timeout=0.3)
+async def sleepy():
+    await asyncio.sleep(60)

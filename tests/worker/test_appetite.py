@@ -1,0 +1,58 @@
+"""How many jobs a worker asks for."""
+
+from taskharbor_django.worker.appetite import FIRST_BATCH, LARGEST_BATCH, REMEMBERED, Appetite
+
+
+def with_runs_of(seconds, **options):
+    appetite = Appetite(**options)
+    for _ in range(REMEMBERED):
+        appetite.ran(seconds)
+    return appetite
+
+
+def test_nothing_is_known_yet_so_only_the_free_slots_are_filled():
+    assert Appetite().wants(free=8, waiting=0) == 8
+
+
+def test_long_runs_are_never_prefetched():
+    assert with_runs_of(0.5).wants(free=3, waiting=0) == 3
+
+
+def test_short_runs_are_prefetched():
+    assert with_runs_of(0.001).wants(free=8, waiting=0) == 8 + FIRST_BATCH
+
+
+def test_the_median_counts_and_not_the_slowest():
+    appetite = Appetite()
+    for number in range(REMEMBERED):
+        appetite.ran(30.0 if number % 4 == 0 else 0.001)
+    assert appetite.wants(free=0, waiting=0) == FIRST_BATCH
+
+
+def test_a_batch_grows_while_claims_come_back_full():
+    appetite = with_runs_of(0.001)
+    for _ in range(10):
+        wanted = appetite.wants(free=0, waiting=0)
+        appetite.claimed(wanted, wanted)
+    assert appetite.wants(free=0, waiting=0) == LARGEST_BATCH
+    appetite.claimed(LARGEST_BATCH, 3)
+    assert appetite.wants(free=0, waiting=0) == FIRST_BATCH
+
+
+def test_nothing_more_is_asked_for_while_half_a_batch_waits():
+    appetite = with_runs_of(0.001)
+    assert appetite.wants(free=-40, waiting=40) == 0
+    assert appetite.wants(free=-20, waiting=20) == FIRST_BATCH - 20
+
+
+def test_what_had_to_be_given_back_is_not_prefetched_again_until_a_slot_frees():
+    appetite = with_runs_of(0.001)
+    appetite.waited_too_long()
+    assert appetite.wants(free=0, waiting=0) == 0
+    appetite.slot_freed()
+    assert appetite.wants(free=0, waiting=0) == FIRST_BATCH
+
+
+def test_prefetch_can_be_bounded_and_switched_off():
+    assert with_runs_of(0.001, most=10).wants(free=1, waiting=0) == 11
+    assert with_runs_of(0.001, most=0).wants(free=1, waiting=0) == 1

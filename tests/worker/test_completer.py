@@ -1,0 +1,112 @@
+"""No outcome is dropped while its lease stands, and none blocks the others."""
+
+import pytest
+from django.db import DataError, OperationalError
+
+from taskharbor_django.exceptions import JobLocked, JobNotInflight, LeaseExpired, LeaseMismatch
+from taskharbor_django.lifecycle import FailureCategory, OutcomeKind
+from taskharbor_django.values import Rejection
+from taskharbor_django.worker import completer as completer_module
+from taskharbor_django.worker import trouble
+from taskharbor_django.worker.completer import Completer
+
+from .conftest import ScriptedDriver, ack, reservation
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(trouble, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(completer_module, "LOCKED_PAUSE", 0.01)
+    monkeypatch.setattr(completer_module, "disconnect", lambda using: None)
+
+
+@pytest.fixture
+def settled_by(holdings, clock):
+    """Give outcomes to a completer with that driver; return the jobs it reported as settled."""
+    started = []
+
+    def run(driver, *running):
+        settled = []
+        completer = Completer(driver, holdings, clock, settled.extend)
+        for each in running:
+            completer.put(each, ack(each))
+        completer.start()
+        started.append(completer)
+        assert completer.drain(10)
+        return [each.job_id for each, _ in settled]
+
+    yield run
+    for completer in started:
+        completer.close()
+
+
+def rejecting(error, *, repeated=False):
+    return lambda outcomes: [Rejection(outcomes[0], error, repeated)]
+
+
+def test_what_gathered_is_settled_in_one_batch(settled_by, hold):
+    driver = ScriptedDriver()
+    running = hold(*(reservation() for _ in range(20)))
+    assert settled_by(driver, *running) == [each.job_id for each in running]
+    assert [len(batch) for batch in driver.batches] == [20]
+
+
+def test_a_settled_job_is_held_no_longer(settled_by, hold, holdings):
+    settled_by(ScriptedDriver(), *hold(reservation()))
+    assert not holdings
+
+
+@pytest.mark.parametrize("error", [JobLocked(), LeaseExpired()])
+def test_a_lock_or_a_renewal_on_its_way_only_delays(settled_by, hold, error, monkeypatch):
+    monkeypatch.setattr(completer_module, "EXPIRED_PAUSE", 0.01)
+    driver = ScriptedDriver(rejecting(error), rejecting(error))
+    running = hold(reservation())
+    assert settled_by(driver, *running) == [running[0].job_id]
+    assert len(driver.batches) == 3
+
+
+def test_a_database_that_is_away_only_delays(settled_by, hold):
+    driver = ScriptedDriver(OperationalError("gone"), OperationalError("gone"))
+    running = hold(reservation(), reservation())
+    assert len(settled_by(driver, *running)) == 2
+    assert len(driver.batches) == 3
+
+
+def test_a_repeated_outcome_is_a_success(settled_by, hold):
+    running = hold(reservation())
+    driver = ScriptedDriver(rejecting(JobNotInflight(), repeated=True))
+    assert settled_by(driver, *running) == [running[0].job_id]
+
+
+@pytest.mark.parametrize("error", [JobNotInflight(), LeaseMismatch()])
+def test_what_is_somebody_elses_is_given_up(settled_by, hold, holdings, error):
+    running = hold(reservation(), reservation())
+    assert settled_by(ScriptedDriver(rejecting(error)), *running) == [running[1].job_id]
+    assert not holdings
+
+
+def test_an_outcome_of_a_lost_lease_is_not_even_sent(settled_by, hold, holdings):
+    running = hold(reservation())
+    holdings.lose(running[0].token)
+    driver = ScriptedDriver()
+    assert settled_by(driver, *running) == []
+    assert driver.batches == []
+
+
+def test_one_outcome_that_the_database_refuses_does_not_block_its_batch(settled_by, hold):
+    running = hold(*(reservation() for _ in range(5)))
+    bad = running[3].job_id
+
+    class Picky(ScriptedDriver):
+        def settle(self, outcomes, *, now):
+            super().settle(outcomes, now=now)
+            if any(o.job_id == bad and o.kind == OutcomeKind.ACK for o in outcomes):
+                raise DataError("value out of range")
+            return []
+
+    driver = Picky()
+    assert len(settled_by(driver, *running)) == 5
+    (plain,) = driver.batches[-1] if len(driver.batches[-1]) == 1 else driver.batches[-2]
+    fails = [o for batch in driver.batches for o in batch if o.kind == OutcomeKind.FAIL]
+    assert [(o.job_id, o.update.category) for o in fails] == [(bad, FailureCategory.SYSTEM)]
+    assert plain.job_id in {each.job_id for each in running}

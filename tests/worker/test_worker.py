@@ -1,0 +1,413 @@
+"""A worker in this process, on a real database."""
+
+import threading
+from datetime import timedelta
+from uuid import uuid4
+
+import pytest
+from django.db import OperationalError, connection
+
+from taskharbor_django import cancel
+from taskharbor_django.drivers import DatabaseDriver
+from taskharbor_django.failpoints import FailpointReached, armed
+from taskharbor_django.lifecycle import AttemptEnd, DeadReason, JobState
+from taskharbor_django.models import Attempt, DeadLetter, Job, Lease, QueueMinute, Worker
+from taskharbor_django.values import JobRecord
+from tests.testapp import worker_tasks as tasks
+from tests.testapp.models import Ledger
+from tests.testapp.tasks import add
+
+from .conftest import drain, working
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    tasks.reset()
+    yield
+    for gate in tasks.gates.values():
+        gate.set()
+
+
+def facts(handle):
+    job = handle.refresh()
+    return job.state, job.executions, job.attempts, job.lease_losses
+
+
+def test_jobs_are_run_and_their_results_kept():
+    handles = [add.enqueue(number, 1) for number in range(25)]
+    drain()
+    assert [handle.result for handle in handles] == list(range(1, 26))
+    assert Lease.objects.count() == 0
+
+
+def test_a_failing_job_uses_its_attempts_and_is_buried_with_a_trace_of_each():
+    handle = tasks.stepwise.using(max_attempts=2).enqueue(9)
+    with working():
+        assert handle.wait(20).state == JobState.DEAD
+    assert facts(handle) == ("dead", 2, 2, 0)
+    letter = DeadLetter.objects.get(open_for=handle.id)
+    assert (letter.reason, letter.error_class) == (DeadReason.EXHAUSTED, "ValueError")
+    assert "another step to go" in letter.traceback
+    first, second = Attempt.objects.filter(job=handle.id).order_by("lease_version")
+    assert (first.number, second.number, second.previous_id) == (1, 2, first.pk)
+
+
+def test_a_permanent_error_is_buried_at_once():
+    handle = tasks.bury.enqueue()
+    drain()
+    assert facts(handle) == ("dead", 1, 1, 0)
+    assert DeadLetter.objects.get().reason == DeadReason.PERMANENT
+
+
+def test_checkpoints_progress_and_the_previous_attempt_survive_retries():
+    handle = tasks.stepwise.enqueue(3)
+    with working():
+        handle.wait(20)
+    assert handle.result == (3, True)
+
+
+def test_a_snooze_costs_no_attempt():
+    handle = tasks.snooze_once.enqueue()
+    with working():
+        handle.wait(20)
+    assert (facts(handle), handle.result) == (("done", 2, 0, 0), 2)
+
+
+def test_a_result_that_cannot_be_stored_does_not_stop_the_ack():
+    from taskharbor_django.exceptions import ResultNotStored
+
+    handle = tasks.unstorable.enqueue()
+    drain()
+    assert handle.refresh().state == JobState.DONE
+    with pytest.raises(ResultNotStored):
+        _ = handle.result
+
+
+def test_coroutines_run_side_by_side():
+    handles = [tasks.meet.enqueue(number) for number in range(20)]
+    with working():
+        assert {handle.wait(20).state for handle in handles} == {JobState.DONE}
+
+
+def test_a_coroutine_is_cancelled_at_its_timeout():
+    handle = tasks.sleepy.using(max_attempts=1).enqueue()
+    with working():
+        handle.wait(20)
+    assert Attempt.objects.get(job=handle.id).category == "timeout"
+
+
+def test_an_endless_loop_in_a_thread_is_stopped_at_its_timeout_and_the_thread_goes_on():
+    handle = tasks.endless.using(max_attempts=1).enqueue()
+    with working(threads=1) as worker:
+        handle.wait(20)
+        after = add.enqueue(1, 1)
+        assert after.wait(20).state == JobState.DONE
+        assert not worker.replace
+    assert Attempt.objects.get(job=handle.id).category == "timeout"
+
+
+def test_a_thread_that_will_not_stop_is_left_behind_and_the_process_makes_way(eventually):
+    handle = tasks.stuck.using(max_attempts=1).enqueue("stuck")
+    with working(threads=2, stubborn_after=0.2) as worker:
+        assert handle.wait(20).state == JobState.DEAD
+        assert eventually(lambda: worker.replace)
+        assert eventually(lambda: worker.stopping)
+    assert Attempt.objects.get(job=handle.id).category == "timeout"
+
+
+def test_the_connection_of_a_timed_out_thread_is_not_used_again():
+    handle = tasks.stuck_in_query.using(max_attempts=1).enqueue()
+    with working(threads=1):
+        assert handle.wait(30).state == JobState.DEAD
+        after = tasks.session.enqueue()
+        after.wait(20)
+    assert after.result["atomic"] is False
+    assert after.result["id"] != tasks.seen["session"][0]
+    assert not Ledger.objects.filter(name="half").exists()
+
+
+def test_a_transaction_that_a_handler_left_open_is_not_inherited():
+    tasks.leak.enqueue()
+    after = tasks.session.enqueue()
+    drain(threads=1)
+    assert after.result["atomic"] is False
+    assert not Ledger.objects.filter(name="leaked").exists()
+
+
+# -- atomic tasks ------------------------------------------------------------------------------
+
+
+def test_an_atomic_task_commits_its_writes_with_its_ack():
+    handle = tasks.book.enqueue("a", 1)
+    drain()
+    assert facts(handle) == ("done", 1, 0, 0)
+    assert Ledger.objects.get().name == "a"
+
+
+def test_what_an_atomic_task_wrote_before_it_failed_is_gone():
+    handle = tasks.book_and_fail.using(max_attempts=1).enqueue("a")
+    drain()
+    assert facts(handle) == ("dead", 1, 1, 0)
+    assert not Ledger.objects.exists()
+
+
+@pytest.mark.parametrize("point", ["atomic.called", "atomic.settled"])
+def test_an_atomic_task_that_is_cut_off_leaves_nothing_and_its_retry_writes_once(point):
+    def fail_once():
+        if not tasks.seen["failed"]:
+            tasks.seen["failed"].append(True)
+            raise FailpointReached
+
+    handle = tasks.book.using(max_attempts=2).enqueue("a", 1)
+    with armed(point, fail_once), working():
+        assert handle.wait(20).state == JobState.DONE
+    assert facts(handle)[:3] == ("done", 2, 1)
+    assert Ledger.objects.count() == 1
+
+
+# SQLite has one writer: there nobody can cancel inside another's transaction.
+@pytest.mark.postgresql
+@pytest.mark.mariadb
+def test_an_atomic_task_whose_token_was_taken_away_writes_nothing(eventually):
+    def take_away():
+        cancel([handle.id], force=True)
+
+    handle = tasks.book.enqueue("a", 1)
+    with armed("atomic.called", lambda: in_other_thread(take_away)), working() as worker:
+        eventually(lambda: handle.refresh().state == JobState.CANCELLED)
+        eventually(lambda: not worker.threads.busy)
+    assert not Ledger.objects.exists()
+    assert handle.refresh().state == JobState.CANCELLED
+
+
+def in_other_thread(function):
+    """With a connection of its own: the handler's is in a transaction."""
+    error = []
+
+    def run():
+        try:
+            function()
+        except BaseException as raised:
+            error.append(raised)
+        finally:
+            connection.close()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join(30)
+    if error:
+        raise error[0]
+
+
+# -- leases ------------------------------------------------------------------------------------
+
+SHORT = {"lease": timedelta(seconds=1.2), "heartbeat": timedelta(seconds=0.3)}
+
+
+def test_a_job_that_runs_longer_than_its_lease_keeps_it(eventually):
+    handle = tasks.hold.enqueue("gate")
+    with working(**SHORT):
+        eventually(lambda: tasks.seen["gate"])
+        first = Lease.objects.get().expires_at
+        eventually(lambda: Lease.objects.get().expires_at > first + timedelta(seconds=1.5))
+        assert DatabaseDriver().reserve("default", now=DatabaseDriver().now(), lease_for=SHORT["lease"]) == []
+        tasks.gates["gate"].set()
+        handle.wait(20)
+    assert facts(handle) == ("done", 1, 0, 0)
+
+
+def test_jobs_that_wait_for_a_slot_are_heartbeated_too(eventually):
+    """One slot, held; what was reserved beside it must keep its lease while it waits."""
+    handles = [tasks.hold.enqueue("gate") for _ in range(3)]
+    with working(threads=3, **SHORT) as worker:
+        eventually(lambda: len(tasks.seen["gate"]) == 3)
+        waiting = worker.driver.reserve(
+            "default", now=worker.clock.now(), lease_for=SHORT["lease"], worker="same"
+        )
+        assert waiting == []
+        extra = add.enqueue(1, 1)
+        now = worker.clock.now()
+        from taskharbor_django.clock import steady
+
+        reserved = worker.driver.reserve("default", now=now, lease_for=SHORT["lease"])
+        worker.holdings.add(reserved, steady() + 1.2)
+        first = Lease.objects.get(token=reserved[0].lease.token).expires_at
+        eventually(
+            lambda: Lease.objects.get(token=reserved[0].lease.token).expires_at
+            > first + timedelta(seconds=1.5)
+        )
+        worker.threads.put(worker.holdings.under(reserved[0].lease.token))
+        tasks.gates["gate"].set()
+        assert extra.wait(20).state == JobState.DONE
+        for handle in handles:
+            handle.wait(20)
+    assert facts(extra) == ("done", 1, 0, 0)
+
+
+def test_a_lost_lease_stops_the_job_and_its_outcome_does_not_count(eventually):
+    handle = tasks.hold.enqueue("gate")
+    with working(**SHORT) as worker:
+        eventually(lambda: tasks.seen["gate"])
+        taken = uuid4()
+        Job.objects.filter(pk=handle.id).update(lease=taken, lease_version=2)
+        Lease.objects.all().delete()
+        Lease.objects.create(
+            token=taken,
+            call=taken,
+            acquired_at=worker.clock.now(),
+            expires_at=worker.clock.now() + timedelta(hours=1),
+        )
+        eventually(lambda: tasks.seen["gate"][0].cancelled)
+        eventually(lambda: not worker.threads.busy)
+    job = handle.refresh()
+    assert (job.state, job.lease) == (JobState.INFLIGHT, taken)
+
+
+def test_a_reserve_whose_reply_was_lost_is_asked_for(eventually, monkeypatch):
+    handle = add.enqueue(1, 1)
+    reserve = DatabaseDriver.reserve
+    lost = []
+
+    def losing(self, queue, **options):
+        reserved = reserve(self, queue, **options)
+        if reserved and not lost:
+            lost.append(reserved)
+            raise OperationalError("the connection was cut after COMMIT was sent")
+        return reserved
+
+    monkeypatch.setattr(DatabaseDriver, "reserve", losing)
+    with working(lease=timedelta(seconds=60), heartbeat=timedelta(seconds=0.2)):
+        assert handle.wait(20).state == JobState.DONE
+    assert facts(handle) == ("done", 1, 0, 0)
+
+
+def test_the_job_of_a_dead_worker_runs_in_quarantine_and_its_loss_is_written_down():
+    handle = add.enqueue(1, 1)
+    driver = DatabaseDriver()
+    driver.reserve("default", now=driver.now(), lease_for=timedelta(microseconds=1))
+    ran = []
+    with working(max_lease_losses=3) as worker:
+        isolated = worker.threads._isolated
+        worker.threads._isolated = lambda *run: ran.append(run[0]) or isolated(*run)
+        assert handle.wait(60).state == JobState.DONE
+    assert facts(handle) == ("done", 2, 0, 1)
+    assert [each.job_id for each in ran] == [handle.id]
+    assert Attempt.objects.get(job=handle.id).end == AttemptEnd.LOST
+
+
+# -- cancel ------------------------------------------------------------------------------------
+
+
+def test_a_running_job_learns_of_a_request_within_a_heartbeat(eventually):
+    handle = tasks.hold.enqueue("gate")
+    with working(**SHORT):
+        eventually(lambda: tasks.seen["gate"])
+        assert handle.cancel()
+        assert handle.wait(10).state == JobState.CANCELLED
+    assert facts(handle) == ("cancelled", 1, 0, 0)
+    assert not DeadLetter.objects.exists()
+
+
+def test_a_normal_return_wins_over_a_request(eventually):
+    handle = tasks.hold.enqueue("gate")
+    with working():
+        eventually(lambda: tasks.seen["gate"])
+        tasks.seen["gate"][0].check_cancelled = lambda: None
+        handle.cancel()
+        tasks.gates["gate"].set()
+        assert handle.wait(10).state == JobState.DONE
+
+
+def test_a_forced_cancel_ends_at_once_and_stops_the_handler(eventually):
+    handle = tasks.hold.enqueue("gate")
+    with working(**SHORT) as worker:
+        eventually(lambda: tasks.seen["gate"])
+        handle.cancel(force=True)
+        assert handle.refresh().state == JobState.CANCELLED
+        eventually(lambda: not worker.threads.busy)
+    assert facts(handle) == ("cancelled", 1, 0, 0)
+
+
+# -- shutdown, statistics ----------------------------------------------------------------------
+
+
+def test_a_shutdown_gives_running_jobs_back_without_charge(eventually):
+    handle = tasks.hold.enqueue("gate")
+    with working(grace=timedelta(0)):
+        eventually(lambda: tasks.seen["gate"])
+    assert facts(handle) == ("ready", 1, 0, 0)
+    assert Lease.objects.count() == 0
+
+
+def test_a_shutdown_gives_back_what_had_not_started_as_if_it_had_never_been_reserved(eventually):
+    handles = [tasks.hold.enqueue("gate") for _ in range(2)]
+    with working(threads=1, grace=timedelta(0)) as worker:
+        eventually(lambda: tasks.seen["gate"])
+        from taskharbor_django.clock import steady
+
+        reserved = worker.driver.reserve(
+            "default", now=worker.clock.now(), lease_for=timedelta(seconds=30)
+        )
+        worker.threads.put(worker.holdings.add(reserved, steady() + 30))
+    assert sorted(facts(handle) for handle in handles) == [("ready", 0, 0, 0), ("ready", 1, 0, 0)]
+
+
+def test_leases_are_released_after_the_last_handler_has_stopped(eventually):
+    """While a handler still runs, nobody else may get its job."""
+    handle = tasks.hold.enqueue("gate")
+    with working(grace=timedelta(seconds=30)) as worker:
+        eventually(lambda: tasks.seen["gate"])
+        worker.stop()
+        eventually(lambda: worker._wakeup._stopping.is_set())
+        assert handle.refresh().state == JobState.INFLIGHT
+        assert worker.driver.reserve("default", now=worker.clock.now(), lease_for=timedelta(seconds=5)) == []
+        tasks.gates["gate"].set()
+    assert facts(handle) == ("done", 1, 0, 0)
+
+
+def test_the_worker_row_and_the_statistics_say_what_happened():
+    for number in range(3):
+        add.enqueue(number)
+    tasks.bury.enqueue()
+    worker = drain(name="alpha")
+    row = Worker.objects.get(pk=worker.options.id)
+    assert row.name == "alpha"
+    assert row.stopped_at is not None
+    totals = QueueMinute.objects.filter(worker=row.pk).values_list("done", "dead")
+    assert [sum(column) for column in zip(*totals, strict=True)] == [3, 1]
+
+
+def test_a_worker_can_be_asked_to_stop_through_its_row(eventually):
+    with working(**SHORT) as worker:
+        eventually(lambda: Worker.objects.filter(pk=worker.options.id).update(request="stop"))
+        eventually(lambda: worker.stopping)
+
+
+def test_a_paused_queue_is_left_alone(eventually):
+    from taskharbor_django.models import Queue
+
+    Queue.objects.create(name="later", paused_at=DatabaseDriver().now())
+    paused = add.using(queue="later").enqueue(1, 1)
+    running = add.using(queue="now").enqueue(1, 1)
+    drain()
+    assert (paused.refresh().state, running.refresh().state) == (JobState.READY, JobState.DONE)
+
+
+def test_named_queues_are_emptied_in_their_order():
+    order = []
+    for queue in ("low", "high"):
+        for _ in range(3):
+            add.using(queue=queue).enqueue(1, 1)
+    drain(queues=("high", "low"), threads=1, prefetch=0)
+    ended = Job.objects.order_by("finished_at", "seq").values_list("queue", flat=True)
+    order = list(ended)
+    assert order == ["high"] * 3 + ["low"] * 3
+
+
+def test_a_task_nobody_knows_is_given_back_for_later():
+    job_id = DatabaseDriver().enqueue(JobRecord(task="nobody.knows.this"))
+    drain()
+    job = Job.objects.get(pk=job_id)
+    assert (job.state, job.handler_misses, job.attempts) == (JobState.SCHEDULED, 1, 0)
