@@ -72,7 +72,9 @@ def was_applied(held: Held | None, attempt: str | None, outcome: Outcome) -> boo
     if held is None:
         return drops(outcome)
     if attempt is not None:
-        return attempt != AttemptEnd.LOST
+        # A late ack of a run whose failure was stored is no repeat of that.
+        failed_ack = outcome.kind == OutcomeKind.ACK and attempt == AttemptEnd.FAILED
+        return attempt != AttemptEnd.LOST and not failed_ack
     if outcome.kind in _ENDS_BY_TOKEN:
         return held.state == _ENDS_BY_TOKEN[outcome.kind] and held.lease == outcome.token
     return held.state != JobState.INFLIGHT and held.lease_version == outcome.version

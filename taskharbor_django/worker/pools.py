@@ -213,10 +213,12 @@ def run_here(running: Running, prepared: Prepared, *, using: str, clock: Clock) 
         error = raised
     finally:
         current.reset(token)
+    if isinstance(error, Interrupted):
+        django_connections.close_all()  # it may have been raised in the midst of a query
+    # Now, not when the next job comes: an open transaction holds locks while the thread idles.
+    connections.clean()
     now = clock.now()
     if error is not None:
-        if isinstance(error, Interrupted):
-            django_connections.close_all()  # it may have been raised in the midst of a query
         return end_of(error, running, prepared, now)
     return executor.finished(prepared, reservation, value, now)
 

@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import re
 import signal
 from datetime import timedelta
 from pathlib import Path
@@ -17,7 +18,7 @@ from taskharbor_django.worker import banner
 from taskharbor_django.worker.stop_signals import STUCK
 from tests.testapp.process_tasks import hold, mark, resist
 
-from .harness import pids_in, wait_until
+from .harness import ROOT, pids_in, wait_until
 
 QUICKLY = 10.0  # far below any grace or lease, far above what a busy machine needs
 
@@ -209,7 +210,7 @@ def test_missing_tables_are_named_with_what_to_do(processes):
     # The database that the test's own one was made beside has no tables.
     worker = processes.start(DATABASE_URL=os.environ["DATABASE_URL"])
     assert worker.exit_code() == 1
-    assert worker.lines("CommandError: .* has no table taskharbor_.* manage.py migrate")
+    assert worker.lines("CommandError: .* has no table taskharbor_.*manage.py migrate")
 
 
 @pytest.mark.sqlite
@@ -304,7 +305,7 @@ def test_a_health_file_that_cannot_be_written_stops_no_heartbeat(processes, tmp_
 
 
 def package_logger(monkeypatch):
-    """A logger without handlers, as in a project without LOGGING; pytest gives its own to others."""
+    """A logger without handlers, as in a project without LOGGING: too new for pytest's own."""
     logger = logging.getLogger(f"taskharbor-{uuid4()}")
     logger.propagate = False
     monkeypatch.setattr(banner, "PACKAGE", logger.name)
@@ -456,3 +457,9 @@ def test_call_command_works_and_leaves_the_process_as_it_was(transactional_db, f
     assert pids_in(said)[0] == os.getpid()
     assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
     assert not Job.objects.filter(state="inflight").exists()
+
+
+def test_the_page_tells_of_every_option():
+    page = (ROOT / "docs" / "reference" / "runworker.md").read_text("utf-8")
+    told = re.findall(r"^\| `--([a-z-]+)", page, re.M)
+    assert told == [*arguments.VALUES, *arguments.FLAGS]

@@ -1,4 +1,4 @@
-"""`manage.py runworker --processes N` and `--autoreload`: children that die, stop, and are replaced."""
+"""`manage.py runworker` with children: how they share, die, stop, make way, and are reloaded."""
 
 import os
 import queue
@@ -7,6 +7,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from django.db import OperationalError
@@ -245,9 +246,9 @@ class Driver:
 @pytest.fixture
 def driver(monkeypatch):
     driver = Driver(failures=2)
-    monkeypatch.setattr(module, "driver_for", lambda using: driver)
-    monkeypatch.setattr(module, "stop_worker", lambda driver, worker, *, now: None)
-    monkeypatch.setattr(module, "disconnect", lambda using: None)
+    monkeypatch.setattr(module, "driver_for", Mock(return_value=driver))
+    monkeypatch.setattr(module, "stop_worker", Mock())
+    monkeypatch.setattr(module, "disconnect", Mock())
     return driver
 
 

@@ -1,14 +1,9 @@
 """
 The places where a crash could split a verb, as scenes: what was there, what is done, what must be
 possible afterwards.
-
-    python -m tests.storage.crashes NAME < the pickled scene
-
-does it in a process of its own, which TASKHARBOR_FAILPOINTS may kill on the way.
 """
 
 import pickle
-import sys
 from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
@@ -80,7 +75,13 @@ class Reserve(Verb):
         assert [(held.job.id, held.lease.version) for held in taken] == [(i, 1) for i in facts[0]]
 
 
-class ReserveWithoutReply(Reserve):
+class Claim(Reserve):
+    @staticmethod
+    def prepare(driver):
+        return put(driver, 2), uuid4()
+
+
+class ReserveWithoutReply(Claim):
     survives = True
 
     @staticmethod
@@ -187,7 +188,7 @@ PLACES = {
     "enqueue.keys_taken": (Enqueue, BOTH),
     "reserve.peeked": (Reserve, BOTH),
     "promote.locked": (Reserve, PORTABLE),
-    "claim.leased": (Reserve, PORTABLE),
+    "claim.leased": (Claim, PORTABLE),
     "claim.done": (ReserveWithoutReply, SET_BASED),
     "settle.acked": (SettleWithoutReply, SET_BASED),
     "settle.locked": (Settle, BOTH),
@@ -200,9 +201,7 @@ PLACES = {
     "cancel.locked": (Cancel, BOTH),
 }
 
-if __name__ == "__main__":
-    import django
-
-    django.setup()
-    scene = pickle.load(sys.stdin.buffer)  # noqa: S301  written by the test
-    PLACES[sys.argv[1]][0].act(scene.driver, scene.facts)
+def play(name, stream):
+    """Do it in a process of its own, which TASKHARBOR_FAILPOINTS may kill on the way."""
+    scene = pickle.load(stream)  # noqa: S301  written by the test
+    PLACES[name][0].act(scene.driver, scene.facts)

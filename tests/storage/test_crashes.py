@@ -26,6 +26,11 @@ pytestmark = pytest.mark.django_db(transaction=True)
 PACKAGE = Path(taskharbor_django.__file__).parent
 PROJECT = PACKAGE.parent
 
+SCRIPT = """
+import sys, django; django.setup()
+from tests.storage.crashes import play; play(sys.argv[1], sys.stdin.buffer)
+"""
+
 
 def places(*names):
     """Each place with each form of the driver that passes it, on the databases that have it."""
@@ -93,7 +98,7 @@ class TestAKill:
         facts = verb.prepare(driver)
         before = everything()
         killed = subprocess.run(
-            [sys.executable, "-m", "tests.storage.crashes", name],
+            [sys.executable, "-c", SCRIPT, name],
             input=pickle.dumps(Scene(form, facts)),
             env={**os.environ, "TASKHARBOR_FAILPOINTS": f"{name}=kill", **address()},
             cwd=PROJECT,
