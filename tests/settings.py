@@ -53,6 +53,9 @@ TEMPLATES = [
 
 STATIC_URL = "static/"
 
+# Tests count statements; those about the wake-up switch it on.
+TASKHARBOR = {"NOTIFY": False}
+
 # Users of the tests log in often, and nobody attacks their passwords.
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 

@@ -30,7 +30,7 @@ from . import inserts, keys, rows, settling
 from .base import Driver
 from .ends import Stored
 from .reclaim import reclaim_expired, sweep_orphans
-from .transient import is_transient, repeat
+from .transient import is_in_transaction, is_transient, repeat
 
 PROMOTE_LIMIT = 1_000
 ROWS_PER_INSERT = 500
@@ -65,7 +65,7 @@ class DatabaseDriver(Driver):
         record.validate()
         if record.idempotency_key is not None:
             return repeat(self.using, lambda: self._store([record]))[0]
-        self._insert_one(record)
+        repeat(self.using, lambda: self._insert_one(record))
         return record.id
 
     def enqueue_many(self, records: Sequence[JobRecord]) -> list[UUID]:
@@ -138,7 +138,7 @@ class DatabaseDriver(Driver):
         if limit < 1:
             raise ValueError(f"limit must be at least 1, not {limit}")
         lease = LeaseValue(token or uuid4(), now + lease_for, worker=worker)
-        due, expired = self._peek(now)
+        due, expired = repeat(self.using, lambda: self._peek(now))
         reach("reserve.peeked")
         if due:
             repeat(self.using, lambda: self._promote(now))
@@ -225,6 +225,9 @@ class DatabaseDriver(Driver):
 
     def held(self, token: UUID, *, now: datetime) -> list[Reservation]:
         self._check(now)
+        return repeat(self.using, lambda: self._held(token, now))
+
+    def _held(self, token: UUID, now: datetime) -> list[Reservation]:
         leases = Lease.objects.using(self.using).filter(call=token, expires_at__gt=now)
         expiries = {row.token: row for row in leases}
         jobs = Job.objects.using(self.using).inflight().filter(lease__in=list(expiries)).in_line()
@@ -237,6 +240,9 @@ class DatabaseDriver(Driver):
 
     def expire_leases(self, worker: str, *, now: datetime) -> int:
         self._check(now)
+        return repeat(self.using, lambda: self._expire(worker, now))
+
+    def _expire(self, worker: str, now: datetime) -> int:
         leases = Lease.objects.using(self.using).filter(worker=worker, expires_at__gt=now)
         # By token: an UPDATE that scans would wait for locks of other workers' rows on MariaDB.
         tokens = list(leases.values_list("token", flat=True))
@@ -278,7 +284,7 @@ class DatabaseDriver(Driver):
     ) -> LeaseValue:
         self._check(now, lease_for)
         shown = Outcome(job_id=job_id, token=token, kind=OutcomeKind.RELEASE)
-        job = settling.fenced(self, shown, now)
+        job = repeat(self.using, lambda: settling.fenced(self, shown, now))
         lease = self.extend_leases([token], now=now, lease_for=lease_for).get(token)
         if lease is None:
             raise LeaseExpired
@@ -342,7 +348,7 @@ class DatabaseDriver(Driver):
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
         """A transaction of several statements that begins with its write lock on SQLite."""
-        outermost = not self.connection.in_atomic_block
+        outermost = not is_in_transaction(self.using)
         with transaction.atomic(using=self.using):
             if outermost:
                 self._begin()

@@ -41,7 +41,7 @@ def settle(driver: DatabaseDriver, outcomes: Sequence[Outcome], now: datetime) -
             first[outcome.job_id] = outcome
     moved = _settle_all(driver, list(first.values()), now)
     refused += [outcome for job_id, outcome in first.items() if job_id not in moved]
-    return _rejections(driver, refused, now) if refused else []
+    return repeat(driver.using, lambda: _rejections(driver, refused, now)) if refused else []
 
 
 def _settle_all(driver: DatabaseDriver, outcomes: list[Outcome], now: datetime) -> set[UUID]:

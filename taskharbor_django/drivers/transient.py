@@ -36,13 +36,19 @@ def is_bad_data(error: BaseException) -> bool:
     return isinstance(error, DatabaseError | ValueError | TypeError | OverflowError)
 
 
+def is_in_transaction(using: str) -> bool:
+    """Say whether the caller has opened a transaction, by `atomic` or by hand."""
+    connection = connections[using]
+    return connection.in_atomic_block or not connection.get_autocommit()
+
+
 def repeat(using: str, verb: Callable[[], T]) -> T:
     """
     Run a verb that opens its own transaction, again if the database says it was unlucky.
 
     Inside a caller's transaction there is nothing to repeat: the error is the caller's.
     """
-    tries = 1 if connections[using].in_atomic_block else TRIES
+    tries = 1 if is_in_transaction(using) else TRIES
     for turn in range(1, tries):
         try:
             return verb()

@@ -17,12 +17,14 @@ from django.db import connections, transaction
 
 from .. import payload
 from ..conf import Settings, get_settings
+from ..context import current
 from ..drivers.transient import repeat
 from ..exceptions import IdempotencyConflict, InvalidJob, InvalidPayload
 from ..models import IdempotencyKey
 from ..tasks import Call, Default, Limit, Submission, Task
 from ..values import JobRecord, shown
 from .handle import JobHandle
+from .notify import notify_on_commit
 from .storage import alias_of, driver_for
 
 BATCH_BYTES = 4 * 2**20
@@ -48,6 +50,8 @@ def _store(record: JobRecord) -> JobHandle:
     job_id = driver_for(using).enqueue(record)
     if job_id != record.id:
         _refuse_conflicts([record], [job_id], using)
+    else:
+        notify_on_commit([record.queue], using)
     return JobHandle(id=job_id, using=using, created=job_id == record.id)
 
 
@@ -94,6 +98,7 @@ def _enqueue_batch(batch: list[JobRecord], using: str, on_batch: OnBatch | None)
         raise InvalidJob(f"queue: {elsewhere} is kept in another database", field="queue")
     ids = driver_for(using).enqueue_many(batch)
     _refuse_conflicts(batch, ids, using)
+    notify_on_commit({record.queue for record in batch}, using)
     if on_batch is not None:
         on_batch(ids)
     return sum(record.id == job_id for record, job_id in zip(batch, ids, strict=True))
@@ -133,6 +138,9 @@ def record_of(call: Call) -> JobRecord:
         codec=settings.payload_codec,
     )
     optional = _key(asked, data, settings) if asked.idempotency_key is not None else {}
+    inherited, context = None, current.get()
+    if context is not None:
+        inherited, optional["parent"] = context.correlation_id, context.job_id
     return JobRecord(
         id=uuid4(),
         task=task.name,
@@ -146,7 +154,7 @@ def record_of(call: Call) -> JobRecord:
         lifetime=_limit(asked.lifetime, task.lifetime, settings.lifetime),
         # A copy: the caller may change its own before the job is stored, on commit.
         tags=dict(asked.tags) if isinstance(asked.tags, Mapping) else asked.tags,
-        correlation_id=None if asked.correlation_id == "" else asked.correlation_id,
+        correlation_id=inherited if asked.correlation_id in (None, "") else asked.correlation_id,
         callback_url="" if asked.callback_url is None else asked.callback_url,
         **optional,
     )

@@ -9,6 +9,7 @@ later, which covers what was left out.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 
 from django.db import connections, transaction
 
@@ -20,10 +21,20 @@ DEBOUNCE = 0.005
 _last: dict[tuple[str, str], float] = {}
 
 
-def notify_on_commit(queue: str, using: str) -> None:
-    """Wake workers of this queue after the caller's transaction; a failure to do so is nothing."""
-    if connections[using].vendor == "postgresql" and get_settings().notify is not False:
-        transaction.on_commit(lambda: _notify(queue, using), using=using, robust=True)
+def notify_on_commit(queues: Iterable[str], using: str) -> None:
+    """Wake workers of these queues after the caller's transaction; failing to do so is nothing."""
+    connection = connections[using]
+    if connection.vendor != "postgresql" or get_settings().notify is False:
+        return
+    # Who manages transactions by hand gets no call after them; polling finds the jobs.
+    if connection.in_atomic_block or connection.get_autocommit():
+        wanted = list(queues)
+        transaction.on_commit(lambda: _notify_all(wanted, using), using=using, robust=True)
+
+
+def _notify_all(queues: Iterable[str], using: str) -> None:
+    for queue in queues:
+        _notify(queue, using)
 
 
 def _notify(queue: str, using: str) -> None:

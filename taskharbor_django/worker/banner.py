@@ -60,7 +60,7 @@ def started(options: WorkerOptions) -> None:
     }
     logger.info(
         "TaskHarbor %(version)s: %(worker_name)s %(worker)s, pid %(pid)d: queues %(queues)s, "
-        "%(threads)d threads, pool %(pool)s, database %(database)s (%(vendor)s), "
+        "threads %(threads)d, pool %(pool)s, database %(database)s (%(vendor)s), "
         "lease %(lease)g s, %(wake_up)s",
         facts,
         extra=facts,
@@ -78,7 +78,7 @@ def ready(options: WorkerOptions) -> None:
 
 
 def stopping(options: WorkerOptions, why: str, held: int) -> None:
-    text = "%s stops: %s; it holds %d jobs"
+    text = "%s stops: %s; jobs held: %d"
     logger.info(text, options, why, held, extra=_facts(options, why=why, held=held))
 
 
@@ -86,7 +86,7 @@ def stopped(options: WorkerOptions, tally: Counter[OutcomeKind]) -> None:
     given_back = tally[OutcomeKind.RELEASE]
     finished = tally.total() - given_back
     facts = _facts(options, finished=finished, given_back=given_back)
-    text = "%s stopped: %d jobs finished, %d given back"
+    text = "%s stopped; jobs finished: %d, given back: %d"
     logger.info(text, options, finished, given_back, extra=facts)
 
 

@@ -37,7 +37,9 @@ def main() -> int:
 
 def _channel(descriptor: int) -> Channel:
     os.set_inheritable(descriptor, False)  # the line is not for what handlers start
-    return Channel(socket.socket(fileno=descriptor))
+    # By a copy: the worker sees the end of the line when the process has ended, and not while the
+    # interpreter cleans up.
+    return Channel(socket.socket(fileno=os.dup(descriptor)))
 
 
 def _leave_stopping_to_the_worker() -> None:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from ..clock import Clock
 from ..drivers import DatabaseDriver
 from ..exceptions import JobLocked, LeaseExpired
+from ..failpoints import reach
 from ..operations.settle import settle
 from ..values import Outcome, Rejection
 from .holdings import Holdings, Running
@@ -104,7 +105,9 @@ class Completer(threading.Thread):
         """Settle one batch; False when some of it has to wait."""
         outcomes = [outcome for _, outcome in batch]
         try:
+            reach("completer.settling")
             rejections = settle(self._driver, outcomes, now=self._clock.now())
+            reach("completer.settled")
         except Exception as error:  # noqa: BLE001  no outcome is dropped, whatever it is
             self._again = batch
             self._pause = self._trouble.began(error)

@@ -14,6 +14,7 @@ from typing import Any
 from ..conf import get_settings
 from ..context import JobContext
 from ..exceptions import InvalidPayload, PayloadCorrupt, UnknownTask
+from ..failpoints import reach
 from ..lifecycle import FailureCategory, OutcomeKind
 from ..operations import decide
 from ..payload import decode_call, encode_value
@@ -71,6 +72,7 @@ def call(prepared: Prepared, context: JobContext | None) -> Any:
 
 def finished(prepared: Prepared, reservation: Reservation, value: Any, now: datetime) -> Outcome:
     """The ack of a handler that returned."""
+    reach("executor.returned")
     settings, task = get_settings(), prepared.task
     result, ttl = None, None
     if value is not None:

@@ -17,6 +17,7 @@ from uuid import UUID
 
 from ..clock import DatabaseClock, steady
 from ..drivers import DatabaseDriver
+from ..failpoints import reach
 from ..operations.report import notices_for, remove_notices
 from ..values import Reservation
 from .holdings import Holdings
@@ -38,6 +39,7 @@ class Heartbeat(threading.Thread):
         interval: timedelta,
         on_beat: Callable[[], None],
         on_found: Callable[[list[Reservation], float], None],
+        on_turn: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(name="taskharbor-heartbeat", daemon=True)
         self._driver = driver
@@ -47,6 +49,7 @@ class Heartbeat(threading.Thread):
         self._interval = interval.total_seconds()
         self._on_beat = on_beat
         self._on_found = on_found
+        self._on_turn = on_turn
         self._doubtful: dict[UUID, float] = {}
         self._now = threading.Event()
         self._stopping = False
@@ -76,6 +79,7 @@ class Heartbeat(threading.Thread):
                 disconnect(self._driver.using)
                 pause = min(self._trouble.began(error), max(SOONEST, self._interval / 4))
             self._lose_overdue()
+            self._on_turn()
         disconnect(self._driver.using)
 
     def beat(self) -> None:
@@ -92,6 +96,7 @@ class Heartbeat(threading.Thread):
 
     def _renew(self, tokens: list[UUID], emptied: list[UUID], sent: float) -> None:
         """Renew what is held; the driver removes the rows of what covers nothing any more."""
+        reach("heartbeat.renewing")
         now = self._clock.now()
         renewed = self._driver.extend_leases(tokens + emptied, now=now, lease_for=self._lease)
         self._holdings.renewed(renewed, sent + self._lease.total_seconds())

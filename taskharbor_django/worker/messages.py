@@ -54,7 +54,7 @@ class Channel:
         try:
             with self._sending:
                 self._end.sendall(_length.pack(len(data)) + data)
-        except OSError as error:
+        except ConnectionError as error:
             raise ChannelClosed(str(error)) from error
         except BaseException:
             # A signal handler of the job's raised in the midst of it: the rest would be garbage.

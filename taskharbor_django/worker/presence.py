@@ -50,7 +50,7 @@ class Presence:
             slots=options.threads,
             now=self._worker.clock.now(),
         )
-        self._write_health()
+        self.write_health()
 
     def beat(self) -> None:
         """Say that the process lives, add up statistics, and hear what is asked of it."""
@@ -64,7 +64,6 @@ class Presence:
             worker.quiet = True
         if asked == "stop":
             worker.stop("an operator asked for it")
-        self._write_health()
 
     def stop(self) -> None:
         with contextlib.suppress(Exception):  # the row then shows an old beat, which says the same
@@ -110,16 +109,20 @@ class Presence:
         """Why a new process should go on in place of this one; empty while none should."""
         options, finished = self._options, self.tally.total() - self.tally[OutcomeKind.RELEASE]
         if options.max_jobs is not None and finished >= options.max_jobs:
-            return f"{finished} jobs are enough (--max-jobs)"
+            return f"jobs finished: {finished} (--max-jobs)"
         # Not before the first job, or a limit below what an idle process takes would let none run.
         if finished and options.max_memory is not None and memory() >= options.max_memory:
-            return f"it occupies {memory() // MIB:,} MB (--max-memory)"
+            return f"memory: {memory() // MIB:,} MB (--max-memory)"
         return ""
 
     # -- for probes ------------------------------------------------------------------------------
 
-    def _write_health(self) -> None:
-        """A file that is rewritten with each beat: its age says whether the worker lives."""
+    def write_health(self) -> None:
+        """
+        Write a file whose age says whether the worker lives.
+
+        Also when a beat failed: a restart would not bring the database back, but lose outcomes.
+        """
         if self._options.health_file is None:
             return
         path = Path(self._options.health_file)

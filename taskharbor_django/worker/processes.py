@@ -21,6 +21,7 @@ from subprocess import _args_from_interpreter_flags as interpreter_flags  # type
 PROGRAM = "taskharbor_django.worker.child"
 STOP = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 START_TIMEOUT = 60.0
+LAST_WORDS = 2.0
 LOOK_EACH = 0.25
 
 
@@ -60,6 +61,7 @@ class Child:
             if steady() >= until:
                 raise NotReady(f"it was not ready after {START_TIMEOUT:.0f} s")
         if message["kind"] != "ready":
+            self.wait(steady() + LAST_WORDS)  # it is on its way out, with an exit code of its own
             raise NotReady(message["text"])
         self.ready = True
 

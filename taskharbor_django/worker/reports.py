@@ -20,6 +20,7 @@ from ..clock import Clock
 from ..conf import get_settings
 from ..context import JobContext
 from ..drivers import DatabaseDriver
+from ..failpoints import reach
 from ..operations import report
 from ..payload import decode_value, encode_value, sanitise_text
 from .holdings import Holdings, Running
@@ -55,6 +56,7 @@ class Reports(threading.Thread):
         self.store_checkpoint(context, encode_checkpoint(value))
 
     def store_checkpoint(self, context: JobContext, data: bytes) -> None:
+        reach("reports.checkpointing")
         lease = context.reservation.lease
         self._in_writer(
             lambda: report.save_checkpoint(
@@ -106,6 +108,7 @@ class Reports(threading.Thread):
         if not reports:
             return
         try:
+            reach("reports.writing")
             written = report.report(self._driver, reports)
         except DatabaseTrouble:
             disconnect(self._driver.using)  # others say so; progress can wait

@@ -142,7 +142,7 @@ class LeaseEnder(threading.Thread):
         self._dead.put("")
         self.join(LAST_WORDS)
         if self._left:
-            logger.warning("leases of %d dead processes are left to expire", len(self._left))
+            logger.warning("dead workers whose leases are left to expire: %d", len(self._left))
 
     def run(self) -> None:
         while worker := self._dead.get():
@@ -163,7 +163,7 @@ class LeaseEnder(threading.Thread):
         self._trouble.ended()
         self._left.discard(worker)
         facts = {"worker": worker, "leases": ended}
-        logger.info("%d leases of the dead worker %s ended", ended, worker[:8], extra=facts)
+        logger.info("leases ended of the dead worker %s: %d", worker[:8], ended, extra=facts)
         return True
 
 
@@ -201,7 +201,7 @@ class Supervisor:
     def run(self) -> int:
         """Work until told to stop, or until no child has anything to do; return an exit code."""
         self.ready = True
-        logger.info("supervisor: pid %d, %d processes", os.getpid(), len(self._children))
+        logger.info("supervisor started: pid %d, processes: %d", os.getpid(), len(self._children))
         self._pipe, self._held_end = os.pipe()
         self._lease_ender.start()
         try:
@@ -214,7 +214,7 @@ class Supervisor:
             self._lease_ender.close()
             os.close(self._pipe)
             os.close(self._held_end)
-        logger.info("supervisor: stopped")
+        logger.info("supervisor stopped")
         return STUCK if self._killed else 0
 
     def _is_over(self) -> bool:
@@ -263,13 +263,13 @@ class Supervisor:
         running = [child for child in self._children if child.process]
         if self._kill_at is None:
             self._kill_at = steady() + self._patience
-            text = "supervisor: stops: %s; %d processes are told"
+            text = "supervisor stops: %s; processes told: %d"
             logger.info(text, self._why, len(running), extra={"why": self._why})
             for child in running:
                 child.tell()
         elif running and steady() >= self._kill_at and not self._killed:
             self._killed = True
-            logger.error("supervisor: %d processes did not stop, and are killed", len(running))
+            logger.error("supervisor kills processes that did not stop: %d", len(running))
             self.kill()
 
 

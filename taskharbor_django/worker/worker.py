@@ -15,6 +15,7 @@ from django.db import Error as DatabaseTrouble
 
 from ..clock import DatabaseClock, steady
 from ..drivers import DatabaseDriver
+from ..failpoints import reach
 from ..lifecycle import OutcomeKind
 from ..operations import decide
 from ..operations.storage import driver_for
@@ -79,6 +80,7 @@ class Worker:
             interval=options.heartbeat,
             on_beat=self._beaten,
             on_found=self._found,
+            on_turn=self._presence.write_health,
         )
         self._children = Children(self._reports, self.clock, options)
         self.threads = ThreadPool(
@@ -234,6 +236,8 @@ class Worker:
 
     def _take_on(self, reserved: Sequence[Reservation], valid_until: float) -> None:
         added = self.holdings.add(reserved, valid_until)
+        if added:
+            reach("worker.taken")
         coroutines = [running for running in added if self._is_async(running)]
         if coroutines:
             self.coroutines.put(coroutines)

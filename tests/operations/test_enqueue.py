@@ -2,8 +2,8 @@
 
 import itertools
 from datetime import UTC, datetime, timedelta
-from types import MappingProxyType
-from uuid import UUID
+from types import MappingProxyType, SimpleNamespace
+from uuid import UUID, uuid4
 
 import pytest
 from asgiref.sync import async_to_sync
@@ -14,6 +14,7 @@ from django.urls import path
 from freezegun import freeze_time
 
 from taskharbor_django import JobHandle, Priority
+from taskharbor_django.context import current
 from taskharbor_django.drivers import DatabaseDriver, JobRecord
 from taskharbor_django.exceptions import (
     DuplicateJob,
@@ -123,6 +124,30 @@ def test_a_task_without_limits_stores_none(db):
 def test_an_empty_correlation_id_is_none(db):
     """NULL keeps the job out of the partial index."""
     assert add.using(correlation_id="").enqueue(1).refresh().correlation_id is None
+
+
+@pytest.fixture
+def running():
+    """Stand where a handler stands: inside a job."""
+    context = SimpleNamespace(job_id=uuid4(), correlation_id="order-7")
+    token = current.set(context)
+    yield context
+    current.reset(token)
+
+
+def test_inside_a_job_the_correlation_id_is_inherited_and_the_parent_recorded(db, running):
+    plain, empty = add.enqueue(1), add.using(correlation_id="").enqueue(1)
+    own = add.using(correlation_id="own").enqueue(1)
+    batch = []
+    add.enqueue_many([(1,)], on_batch=batch.extend)
+    stored = Job.objects.in_bulk([plain.id, empty.id, own.id, *batch]).values()
+    assert {job.parent_id for job in stored} == {running.job_id}
+    assert sorted(job.correlation_id for job in stored) == ["order-7"] * 3 + ["own"]
+
+
+def test_outside_a_job_there_is_nothing_to_inherit(db):
+    job = add.enqueue(1).refresh()
+    assert (job.parent_id, job.correlation_id) == (None, None)
 
 
 def test_no_callback_is_an_empty_url(db):

@@ -5,6 +5,7 @@ import logging
 import os
 import re
 import signal
+import socket
 from datetime import timedelta
 from pathlib import Path
 from uuid import uuid4
@@ -18,7 +19,7 @@ from taskharbor_django.worker import banner
 from taskharbor_django.worker.stop_signals import STUCK
 from tests.testapp.process_tasks import hold, mark, resist
 
-from .harness import ROOT, pids_in, wait_until
+from .harness import PATIENCE, ROOT, pids_in, wait_until
 
 QUICKLY = 10.0  # far below any grace or lease, far above what a busy machine needs
 
@@ -72,7 +73,7 @@ def test_a_job_longer_than_the_grace_is_released(processes, files):
     assert took < QUICKLY
     assert_unharmed(Job.objects.get(pk=job.id))
     assert not Lease.objects.exists()
-    assert worker.lines("stopped: 0 jobs finished, 1 given back")
+    assert worker.lines("stopped; jobs finished: 0, given back: 1")
 
 
 def test_a_job_within_the_grace_is_finished(processes, files):
@@ -81,7 +82,7 @@ def test_a_job_within_the_grace_is_finished(processes, files):
     worker = processes.start()
     wait_until(lambda: pids_in(said), what="the job")
     worker.send(signal.SIGTERM)
-    worker.line("stops: SIGTERM; it holds 1 jobs")
+    worker.line("stops: SIGTERM; jobs held: 1")
     go.touch()
     assert worker.exit_code() == 0
     assert states() == ["done"]
@@ -153,7 +154,7 @@ def test_a_burst_drains_and_exits(processes, files):
     worker = processes.start("--burst")
     assert worker.exit_code() == 0
     assert states() == ["done"] * 30
-    assert worker.lines("stopped: 30 jobs finished, 0 given back")
+    assert worker.lines("stopped; jobs finished: 30, given back: 0")
 
 
 def test_max_jobs_goes_on_in_a_new_process_with_the_same_id(processes, files):
@@ -163,7 +164,7 @@ def test_max_jobs_goes_on_in_a_new_process_with_the_same_id(processes, files):
     worker = processes.start("--max-jobs", "5", "--threads", "1")
     wait_until(lambda: states() == ["done"] * 12, what="all jobs done")
     worker.ready(times=2)
-    assert worker.lines(r"stops: \d+ jobs are enough")
+    assert worker.lines(r"stops: jobs finished: \d+ \(--max-jobs\)")
     assert set(pids_in(said)) == {worker.pid}
     assert Worker.objects.count() >= 2
     started_as = Path(f"/proc/{worker.pid}/cmdline").read_bytes().split(b"\0")
@@ -234,6 +235,17 @@ def test_a_worker_that_waits_for_its_database_can_be_stopped(processes):
     assert took < QUICKLY
 
 
+def test_a_worker_whose_database_does_not_answer_can_be_stopped(processes):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(PATIENCE)
+        port = silent.getsockname()[1]
+        worker = processes.start(DATABASE_URL=f"postgresql://nobody:x@127.0.0.1:{port}/nothing")
+        with silent.accept()[0]:
+            code, took = worker.stop()
+    assert code == 0
+    assert took < QUICKLY
+
+
 def test_two_workers_of_one_name_are_two_workers(processes, files):
     said, go = files
     for _ in range(2):
@@ -269,7 +281,7 @@ def test_the_banner_says_what_runs_where(processes, vendor):
         f"pid {worker.pid}",
         "harbor ",
         "queues mail,default",
-        "3 threads",
+        "threads 3",
         "pool thread",
         f"database default ({vendor})",
         "lease 12 s",

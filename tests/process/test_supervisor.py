@@ -79,10 +79,17 @@ def test_a_signal_lets_all_children_give_their_jobs_back(processes, files, numbe
     assert supervisor.session() == set()
 
 
+def test_ctrl_c_in_a_terminal_reaches_the_children_once(processes, files):
+    supervisor = hold_two(files, processes, "--grace", "0.3")
+    os.killpg(supervisor.pid, signal.SIGINT)  # as a terminal does, to the whole group
+    assert supervisor.exit_code() == 0
+    assert Job.objects.filter(state="ready", attempts=0, lease_losses=0).count() == 2
+
+
 def test_a_second_signal_kills_the_children(processes, files):
     supervisor = hold_two(files, processes)
     supervisor.send(signal.SIGTERM)
-    supervisor.line("stops: SIGTERM; 2 processes are told")
+    supervisor.line("stops: SIGTERM; processes told: 2")
     code, took = supervisor.stop()
     assert code == 128 + signal.SIGTERM
     assert took < 2
@@ -96,6 +103,14 @@ def test_children_outlive_a_killed_supervisor_only_to_give_back(processes, files
     assert Job.objects.filter(state="ready", attempts=0, lease_losses=0).count() == 2
     assert not Lease.objects.exists()
     assert len(supervisor.lines("stops: its supervisor is gone")) == 2
+
+
+def test_children_of_a_killed_supervisor_do_not_even_begin(processes):
+    supervisor = processes.start("--processes", "2")
+    supervisor.line("process 2 .* started")
+    supervisor.stop(signal.SIGKILL)
+    wait_until(lambda: not supervisor.session(), timeout=30, what="the end of the orphans")
+    assert not Worker.objects.exists()
 
 
 def test_a_child_that_was_asked_to_stop_is_not_restarted(processes):
@@ -115,7 +130,7 @@ def test_a_killed_child_is_replaced_and_its_job_runs_long_before_its_lease_ends(
     began = time.monotonic()
     kill(victim)
     supervisor.line("died: killed by SIGKILL; the next starts in 0.5 s")
-    supervisor.line("1 leases of the dead worker")
+    supervisor.line("leases ended of the dead worker .*: 1")
     wait_until(lambda: len(pids_in(said)) == 3, timeout=LEASE, what="the second run")
     assert time.monotonic() - began < LEASE / 2
     go.touch()
@@ -269,7 +284,7 @@ def test_a_database_that_stays_away_does_not_keep_the_supervisor(driver, caplog)
     ender.start()
     ender.close()
     assert not ender.is_alive()
-    assert "leases of 1 dead processes are left to expire" in caplog.text
+    assert "dead workers whose leases are left to expire: 1" in caplog.text
 
 
 def test_the_pause_before_a_restart_doubles_and_starts_again_after_a_good_life(monkeypatch):

@@ -30,62 +30,51 @@ class Verb:
     survives = False
     """the crash comes after the commit: only the reply is lost"""
 
-    @staticmethod
-    def prepare(driver):
+    def prepare(self, driver):
         """Store what the verb will find, and return what it must know."""
 
-    @staticmethod
-    def act(driver, facts):
+    def act(self, driver, facts):
         raise NotImplementedError
 
-    @staticmethod
-    def recover(driver, facts):
+    def recover(self, driver, facts):
         """Do what the next worker would; assert that the verb's work gets done, once."""
         raise NotImplementedError
 
 
 class Enqueue(Verb):
-    @staticmethod
-    def prepare(driver):
+    def prepare(self, driver):
         return f"key-{uuid4()}"
 
-    @staticmethod
-    def act(driver, facts):
+    def act(self, driver, facts):
         put(driver, idempotency_key=facts)
 
-    @staticmethod
-    def recover(driver, facts):
+    def recover(self, driver, facts):
         (first,) = put(driver, idempotency_key=facts)
         assert put(driver, idempotency_key=facts) == [first]
         assert [held.job.id for held in take(driver, limit=9)] == [first]
 
 
 class Reserve(Verb):
-    @staticmethod
-    def prepare(driver):
+    def prepare(self, driver):
         return put(driver, 2, run_at=END), uuid4()
 
-    @staticmethod
-    def act(driver, facts):
+    def act(self, driver, facts):
         take(driver, now=END, limit=9, token=facts[1])
 
-    @staticmethod
-    def recover(driver, facts):
+    def recover(self, driver, facts):
         taken = take(driver, now=END, limit=9)
         assert [(held.job.id, held.lease.version) for held in taken] == [(i, 1) for i in facts[0]]
 
 
 class Claim(Reserve):
-    @staticmethod
-    def prepare(driver):
+    def prepare(self, driver):
         return put(driver, 2), uuid4()
 
 
 class ReserveWithoutReply(Claim):
     survives = True
 
-    @staticmethod
-    def recover(driver, facts):
+    def recover(self, driver, facts):
         ids, call = facts
         held = driver.held(call, now=END)
         assert [each.job.id for each in held] == ids
@@ -94,19 +83,16 @@ class ReserveWithoutReply(Claim):
 
 
 class Settle(Verb):
-    @staticmethod
-    def prepare(driver):
+    def prepare(self, driver):
         held = hold(driver, 5)
         kinds = ("ack", "retry", "fail", "release", "cancel")
         pairs = zip(kinds, held, strict=True)
         return held, [outcome(kind, each, record=kind == "ack") for kind, each in pairs]
 
-    @staticmethod
-    def act(driver, facts):
+    def act(self, driver, facts):
         driver.settle(facts[1], now=NOW)
 
-    @staticmethod
-    def recover(driver, facts):
+    def recover(self, driver, facts):
         held, outcomes = facts
         assert driver.settle(outcomes, now=NOW) == []
         states = [job(each).state for each in held]
@@ -117,29 +103,24 @@ class Settle(Verb):
 class SettleWithoutReply(Settle):
     survives = True
 
-    @staticmethod
-    def prepare(driver):
+    def prepare(self, driver):
         held = hold(driver, 3)
         return held, acks(held)
 
-    @staticmethod
-    def recover(driver, facts):
+    def recover(self, driver, facts):
         held, outcomes = facts
         assert [each.repeated for each in driver.settle(outcomes, now=NOW)] == [True] * 3
         assert {job(each).state for each in held} == {"done"}
 
 
 class Reclaim(Verb):
-    @staticmethod
-    def prepare(driver):
+    def prepare(self, driver):
         return hold(driver, 3)
 
-    @staticmethod
-    def act(driver, facts):
+    def act(self, driver, facts):
         reclaim(driver)
 
-    @staticmethod
-    def recover(driver, facts):
+    def recover(self, driver, facts):
         taken = take(driver, now=END, limit=9)
         assert [each.job.id for each in taken] == [each.job.id for each in facts]
         assert {job(each).lease_losses for each in facts} == {1}
@@ -147,39 +128,33 @@ class Reclaim(Verb):
 
 
 class Sweep(Reclaim):
-    @staticmethod
-    def prepare(driver):
+    def prepare(self, driver):
         from taskharbor_django.models import Lease
 
         held = hold(driver, 3)
         Lease.objects.all().delete()
         return held
 
-    @staticmethod
-    def act(driver, facts):
+    def act(self, driver, facts):
         driver.sweep(now=NOW)
 
-    @staticmethod
-    def recover(driver, facts):
+    def recover(self, driver, facts):
         assert driver.sweep(now=NOW) == len(facts)
         assert {(job(each).state, job(each).lease_losses) for each in facts} == {("ready", 1)}
 
 
 class Cancel(Verb):
-    @staticmethod
-    def prepare(driver):
+    def prepare(self, driver):
         return hold(driver, 2)
 
-    @staticmethod
-    def act(driver, facts):
+    def act(self, driver, facts):
         from taskharbor_django.operations import cancel
 
         return cancel([each.job.id for each in facts], force=True)
 
-    @classmethod
-    def recover(cls, driver, facts):
-        assert cls.act(driver, facts).cancelled == 2
-        assert cls.act(driver, facts).left == 2
+    def recover(self, driver, facts):
+        assert self.act(driver, facts).cancelled == 2
+        assert self.act(driver, facts).left == 2
 
 
 BOTH, SET_BASED, PORTABLE = ("set-based", "portable"), ("set-based",), ("portable",)
@@ -201,7 +176,8 @@ PLACES = {
     "cancel.locked": (Cancel, BOTH),
 }
 
+
 def play(name, stream):
     """Do it in a process of its own, which TASKHARBOR_FAILPOINTS may kill on the way."""
     scene = pickle.load(stream)  # noqa: S301  written by the test
-    PLACES[name][0].act(scene.driver, scene.facts)
+    PLACES[name][0]().act(scene.driver, scene.facts)

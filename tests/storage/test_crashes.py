@@ -45,6 +45,10 @@ def marks(form):
     return [pytest.mark.postgresql] if form == "set-based" else []
 
 
+def crash():
+    raise FailpointReached
+
+
 def assert_legal():
     """Every invariant that is about more than one row; the others are constraints."""
     for job in Job.objects.all():
@@ -60,12 +64,11 @@ def assert_legal():
 class TestARaise:
     @pytest.mark.parametrize(("name", "form"), places())
     def test_all_or_nothing_and_then_again(self, name, form):
-        verb = PLACES[name][0]
+        verb = PLACES[name][0]()
         driver = Scene(form).driver
         facts = verb.prepare(driver)
         before = everything()
-        action = failpoints._ACTIONS["raise"]
-        with failpoints.armed(name, action), pytest.raises(FailpointReached):
+        with failpoints.armed(name, crash), pytest.raises(FailpointReached):
             verb.act(driver, facts)
         assert (everything() == before) is not verb.survives
         verb.recover(driver, facts)
@@ -93,7 +96,7 @@ class TestAKill:
         ),
     )
     def test_a_killed_process_leaves_a_legal_state_and_the_job_to_others(self, name, form):
-        verb = PLACES[name][0]
+        verb = PLACES[name][0]()
         driver = Scene(form).driver
         facts = verb.prepare(driver)
         before = everything()

@@ -38,15 +38,15 @@ TICK = timedelta(microseconds=1)
 LAST = END - TICK  # the last moment at which the leases of `hold` stand
 
 # Where the locking statements say by what they found their rows.
-IN_CLAIM = "\"taskharbor_job\".\"state\" = 'ready'"
+IN_CLAIM = '"taskharbor_job"."state" = \'ready\''
 IN_RECLAIM_OF_LEASES = '"taskharbor_lease"."expires_at" <= %s'
-IN_SWEEP = "\"taskharbor_job\".\"state\" = 'inflight'"
+IN_SWEEP = '"taskharbor_job"."state" = \'inflight\''
 IN_PROMOTE = {
     "set-based": '"available_at" <= %s',
     "portable": '"taskharbor_job"."available_at" <= %s',
 }
 IN_ACK = {
-    "set-based": "\"taskharbor_job\".\"state\" = 'inflight'",
+    "set-based": '"taskharbor_job"."state" = \'inflight\'',
     "portable": '"taskharbor_job"."id" IN (%s)',
 }
 IN_SETTLE = '"taskharbor_job"."id" IN (%s)'

@@ -63,7 +63,7 @@ def say(text):
 def look_around():
     return {
         "path": sys.path,
-        "argv": sys.argv,
+        "argv": ascii(sys.argv),
         "pythonpath": os.environ.get("PYTHONPATH"),
         "cwd": str(Path.cwd()),
         "warnoptions": sys.warnoptions,

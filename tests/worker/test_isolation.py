@@ -464,19 +464,19 @@ def test_a_child_is_what_its_worker_is_and_inherits_only_the_line(home, monkeypa
     monkeypatch.syspath_prepend("/elsewhere")
     with open(os.devnull) as file:  # noqa: PTH123
         os.set_inheritable(file.fileno(), True)
-        seen = value(home.run(tasks.look_around))
-    # Standard streams, the line, and the directory that is being looked at.
-    assert len(seen.pop("descriptors")) == 5
-    job = seen.pop("job")
-    assert job
+        running, prepared = home.job(tasks.look_around)
+        seen = value(home.children.run(running, prepared))
+    # Standard streams, both descriptors of the line, and the directory that is being looked at.
+    assert len(seen.pop("descriptors")) == 6
     assert seen == {
         "path": sys.path,
-        "argv": None,
+        "argv": ascii(sys.argv),
         "pythonpath": "/somewhere",
         "cwd": str(Path.cwd()),
         "warnoptions": sys.warnoptions,
+        "job": str(running.job_id),
         "thread": True,
-    } | {"argv": seen["argv"]}
+    }
 
 
 def test_nothing_is_left_after_the_end_neither_processes_nor_descriptors(place):
@@ -593,24 +593,27 @@ def test_the_end_of_the_line_is_seen_after_the_last_message(line):
 
 
 def test_an_exception_in_the_midst_of_a_message_ends_the_line(line):
-    mine, theirs, _ = line
+    mine, theirs, end = line
+    main = threading.get_ident()
 
     def interrupt(*_):
         raise TimeoutError
 
+    def interrupt_when_half_is_sent():
+        end.recv(1, socket.MSG_PEEK)
+        signal.pthread_kill(main, signal.SIGUSR1)
+
     before = signal.signal(signal.SIGUSR1, interrupt)
     try:
-        main = threading.get_ident()
-        timer = threading.Timer(0.2, signal.pthread_kill, [main, signal.SIGUSR1])
-        timer.start()
+        other = threading.Thread(target=interrupt_when_half_is_sent)
+        other.start()
         with pytest.raises(TimeoutError):
             mine.send({"too": "x" * 10_000_000})
-        timer.join()
+        other.join()
     finally:
         signal.signal(signal.SIGUSR1, before)
     with pytest.raises(ChannelClosed):
-        while True:
-            theirs.receive(1)
+        theirs.receive(10)
 
 
 def test_a_reservation_and_an_outcome_survive_the_way(line):
