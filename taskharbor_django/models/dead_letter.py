@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.conf import settings
+from django.core.checks import CheckMessage
 from django.db import models
 from django.db.models import F, Q
 from django.utils.translation import gettext_lazy as _
 
 from ..lifecycle import DeadReason, FailureCategory
 from ..values import CODE_MAX_CHARS, NAME_MAX_CHARS
+from .expressions import without_partial_index_warnings
 
 
 class DeadLetter(models.Model):
@@ -73,6 +77,10 @@ class DeadLetter(models.Model):
                 condition=Q(reason__in=DeadReason.values), name="taskharbor_letter_reason"
             ),
         ]
+
+    @classmethod
+    def check(cls, **kwargs: Any) -> list[CheckMessage]:
+        return without_partial_index_warnings(super().check(**kwargs))
 
     def __str__(self) -> str:
         return f"{self.task} {self.job_id}: {self.reason}"

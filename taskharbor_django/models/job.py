@@ -6,6 +6,7 @@ import uuid
 from datetime import datetime
 from typing import Any
 
+from django.core.checks import CheckMessage
 from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Length
@@ -29,7 +30,7 @@ from ..values import (
     NAME_MAX_CHARS,
     URL_MAX_CHARS,
 )
-from .expressions import StateLiteral, state_condition
+from .expressions import StateLiteral, state_condition, without_partial_index_warnings
 
 
 class JobQuerySet(models.QuerySet["Job"]):
@@ -238,6 +239,10 @@ class Job(models.Model):
 
     def __str__(self) -> str:
         return f"{self.task} {self.id}"
+
+    @classmethod
+    def check(cls, **kwargs: Any) -> list[CheckMessage]:
+        return without_partial_index_warnings(super().check(**kwargs))
 
     def state_in(self, dialect: str) -> str:
         """Name the state in another vocabulary, such as "gopherqueue"."""

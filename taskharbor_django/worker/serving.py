@@ -29,13 +29,14 @@ from django.db import Error as DatabaseTrouble
 from ..clock import DatabaseClock, steady
 from ..context import JobContext
 from ..exceptions import CancelRequested, JobLocked, LeaseMismatch
+from ..failpoints import reach
 from ..lifecycle import OutcomeKind
 from ..operations import decide
 from ..operations.settle import settle
 from ..operations.storage import driver_for
 from ..payload import sanitise_text
 from ..tasks import Task
-from ..values import Outcome, Reservation
+from ..values import Outcome, Rejection, Reservation
 from . import connections, executor, reports
 from .holdings import Running
 from .messages import Channel, ChannelClosed, Message, outcome_facts, read_error, read_reservation
@@ -45,6 +46,7 @@ from .trouble import disconnect
 logger = logging.getLogger(__name__)
 
 LOOK_EACH = 0.25
+LOCKED_PAUSE = 0.05
 PATIENCE = 2.0  # less than the guard has
 FAULT = 70  # exit code of a child that cannot go on, by no fault of a handler
 
@@ -83,9 +85,9 @@ class Serving:
         # Kept until the next job comes: the worker may be gone before it has settled this.
         self._unsettled = None if run.running.settled else outcome
         _flush()
+        reach("child.ran")
         with contextlib.suppress(ChannelClosed):
             run.end(outcome)
-        connections.clean()
 
     # -- in the listening thread -----------------------------------------------------------------
 
@@ -132,18 +134,19 @@ class Serving:
         os._exit(1)
 
     def _settle(self, outcome: Outcome) -> None:
+        """Settle it from here; a row that others hold is tried again until this process is ended."""
         logger.warning("job %s: the worker is gone; settling its %s", outcome.job_id, outcome.kind)
         with contextlib.suppress(Exception):  # whatever the handler has left of its connection
             connections.clean()
         disconnect(self._using)
         try:
-            for _ in range(10):
-                rejections = settle(driver_for(self._using), [outcome], now=self._clock.now())
-                if not any(isinstance(it.error, JobLocked) for it in rejections):
-                    return
-                time.sleep(0.05)
+            while any(isinstance(it.error, JobLocked) for it in self._settled(outcome)):
+                time.sleep(LOCKED_PAUSE)
         except DatabaseTrouble:
             logger.exception("job %s could not be settled; its lease will expire", outcome.job_id)
+
+    def _settled(self, outcome: Outcome) -> list[Rejection]:
+        return settle(driver_for(self._using), [outcome], now=self._clock.now())
 
 
 class Run:

@@ -298,6 +298,13 @@ def test_the_pause_before_a_restart_doubles_and_starts_again_after_a_good_life(m
     assert child.due == now + 0.5
 
 
+def test_a_burst_goes_on_only_when_the_jobs_of_the_dead_are_free(driver):
+    supervisor = Supervisor(1, using="default", grace=0.0, burst=True)
+    supervisor._lease_ender.end("dead")
+    supervisor._turn()
+    assert supervisor._children[0].process is None
+
+
 def test_a_program_that_cannot_be_started_is_tried_again(monkeypatch, driver, caplog, tmp_path):
     monkeypatch.setattr(module.sys, "executable", str(tmp_path / "nothing"))
     supervisor = Supervisor(1, using="default", grace=0.0)

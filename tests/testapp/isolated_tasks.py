@@ -48,6 +48,12 @@ async def agive_pid_anywhere():
     return os.getpid()
 
 
+@task
+def leave_note(place, name):
+    """Not isolated: says that a thread of the worker was free for it."""
+    note(place, name)
+
+
 @task(**isolated)
 def give_back(value):
     return value
@@ -221,6 +227,15 @@ def save(context, value):
     except Exception as error:  # noqa: BLE001  the test wants to know which
         return type(error).__name__
     return [before, context.checkpoint]
+
+
+@task(takes_context=True, **isolated)
+def save_and_die_once(context):
+    """Return, the second time, what the first has left."""
+    if context.attempt == 1:
+        context.save_checkpoint("saved")
+        os._exit(3)
+    return [context.previous_attempt_id, context.checkpoint]
 
 
 @task(takes_context=True, **isolated)

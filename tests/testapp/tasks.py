@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from taskharbor_django import Priority, TemporaryError, task
 
-from . import isolated_tasks, process_tasks, worker_tasks  # noqa: F401  register their tasks
+from . import fault_tasks, isolated_tasks, process_tasks, worker_tasks  # noqa: F401  registers
 from .models import Ledger
 
 # Quotes, percent signs, placeholders and semicolons: a name is data, also in SQL.

@@ -139,6 +139,10 @@ def children_of_this():
     return found
 
 
+def open_descriptors():
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
 # -- what a handler returns, raises and prints ----------------------------------------------------
 
 
@@ -180,7 +184,9 @@ def test_a_permanent_error_keeps_its_code(shared):
     assert outcome.update.code == "never"
 
 
-@pytest.mark.parametrize(("task", "error"), [(tasks.leave, "SystemExit"), (tasks.use_memory, "MemoryError")])
+@pytest.mark.parametrize(
+    ("task", "error"), [(tasks.leave, "SystemExit"), (tasks.use_memory, "MemoryError")]
+)
 def test_what_is_no_ordinary_exception_is_a_system_failure_and_costs_the_child(home, task, error):
     before = value(home.run(tasks.give_pid))
     outcome = home.run(task)
@@ -349,7 +355,7 @@ def test_a_stop_that_comes_late_does_not_hit_the_next_job(home, place):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_that_is_meant_for_the_worker_does_not_stop_a_child(shared, place, number):
-    running, outcome = shared.start(tasks.sleep, place.path, 0.5)
+    _, outcome = shared.start(tasks.sleep, place.path, 0.5)
     pid = int(place())
     os.kill(pid, number)
     assert os.getsid(pid) == os.getpgid(pid) == pid
@@ -480,17 +486,17 @@ def test_a_child_is_what_its_worker_is_and_inherits_only_the_line(home, monkeypa
 
 
 def test_nothing_is_left_after_the_end_neither_processes_nor_descriptors(place):
-    descriptors, before = len(os.listdir("/proc/self/fd")), children_of_this()
+    descriptors, before = open_descriptors(), children_of_this()
     home = Home()
     home.run(tasks.give_pid)
-    running, outcome = home.start(tasks.loop, place.path)
+    _, outcome = home.start(tasks.loop, place.path)
     place()
     home.run(tasks.die, "exit")
     assert len(children_of_this() - before) >= 2  # the busy one and the guard
     home.close()
     assert outcome.result(10).kind == OutcomeKind.RELEASE
     assert children_of_this() == before
-    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert open_descriptors() == descriptors
     assert home.run(tasks.give_pid).kind == OutcomeKind.RELEASE
 
 
@@ -555,7 +561,13 @@ def line():
 
 def test_a_message_comes_as_it_was_sent(line):
     mine, theirs, _ = line
-    message = {"text": "\udce9\0☕", "data": bytes(range(256)), "at": NOW, "id": uuid4(), "!": {"!": 1}}
+    message = {
+        "text": "\udce9\0☕",
+        "data": bytes(range(256)),
+        "at": NOW,
+        "id": uuid4(),
+        "!": {"!": 1},
+    }
     mine.send(message)
     mine.send({"large": "x" * 100_000})
     assert theirs.receive(1) == message
@@ -582,7 +594,7 @@ def test_what_is_no_message_ends_the_talk(line, data):
 
 
 def test_the_end_of_the_line_is_seen_after_the_last_message(line):
-    mine, theirs, end = line
+    mine, theirs, _ = line
     theirs.send({"last": True})
     theirs.hang_up()
     assert mine.receive(1) == {"last": True}

@@ -1,0 +1,127 @@
+"""The worker processes of one test, and the history of what they did."""
+
+import json
+import signal
+import time
+
+from taskharbor_django.models import Attempt, DeadLetter, Job
+from tests.process.harness import PATIENCE, kill, processes, wait_until
+
+from .history import History
+
+LEASE, POLL = 2.0, 0.2
+# What a busy machine may take to start a process, or a child for a job in quarantine.
+MARGIN = 20.0
+
+
+class Crew:
+    """Starts workers with a short lease, and ends with a check of all that happened."""
+
+    def __init__(self, started, path):
+        self._started = started
+        self._workers = []
+        self.history = History(path / "trail")
+        self.go = path / "go"
+
+    def start(self, *arguments, failpoints="", settings=None, lease=LEASE, threads=4, **options):
+        environment = {
+            "DJANGO_SETTINGS_MODULE": "tests.faults.settings",
+            "TASKHARBOR_SETTINGS": json.dumps(settings or {}),
+            "TASKHARBOR_FAILPOINTS": failpoints,
+            **self.history.environment,
+        }
+        short = ("--lease", str(lease), "--poll", str(POLL), "--threads", str(threads))
+        worker = self._started.start(*short, *arguments, **options, **environment)
+        self._workers.append(worker)
+        return worker
+
+    def enqueue(self, task, *args, **kwargs):
+        return self.history.enqueue(task, *args, **kwargs)
+
+    def open(self):
+        """Let go what holds."""
+        self.go.touch()
+
+    # -- waiting ---------------------------------------------------------------------------------
+
+    def signed(self, mark, *, job=None, times=1):
+        """Wait until so many lines were signed; return the last of them."""
+        job_id = job and job.id
+
+        def found():
+            lines = self.history.lines(mark, job_id)
+            return lines if len(lines) >= times else None
+
+        return wait_until(found, what=f"{times} {mark}")[times - 1]
+
+    def ended(self, *handles, timeout=PATIENCE):
+        """Wait until the jobs have ended; return them."""
+
+        def all_have():
+            jobs = [handle.refresh() for handle in handles]
+            ended = all(job.state in {"done", "dead", "cancelled"} for job in jobs)
+            return jobs if ended else None
+
+        return wait_until(all_have, timeout=timeout, what="the end of the jobs")
+
+    def inflight(self, handle, fence):
+        def held():
+            job = handle.refresh()
+            return (job.state, job.lease_version) == ("inflight", fence)
+
+        wait_until(held, what=f"lease {fence}")
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    def dismiss(self, *workers):
+        """Stop workers as an operator would."""
+        for worker in workers:
+            worker.send(signal.SIGTERM)
+        for worker in workers:
+            kill(worker.pid, signal.SIGCONT)
+            assert worker.exit_code() == 0, worker.output
+
+    def finish(self, *, waiting=()):
+        """Stop whoever is left, and check the history of it all."""
+        self.dismiss(*(worker for worker in self._workers if worker.alive))
+        wait_until(lambda: not self.history.processes(), what="the end of all processes")
+        self.history.check(waiting=waiting)
+
+
+def is_stopped(process):
+    return processes().get(process.pid, ("", 0))[0] == "T"
+
+
+def stopped(process):
+    wait_until(lambda: is_stopped(process), what="the stop")
+    return process
+
+
+def gone(process):
+    """Wait until a process has died by itself."""
+    assert process.exit_code() == -signal.SIGKILL, process.output
+
+
+def stopped_for(process, seconds):
+    """Stop a process for a while; what matters is that it does nothing meanwhile."""
+    kill(process.pid, signal.SIGSTOP)
+    until = time.monotonic() + seconds
+    wait_until(lambda: time.monotonic() > until, what="the time")
+    kill(process.pid, signal.SIGCONT)
+
+
+def everything(handle):
+    """All that is stored of a job."""
+    job = Job.objects.filter(pk=handle.id).values().get()
+    attempts = list(Attempt.objects.filter(job=handle.id).order_by("pk").values())
+    letters = list(DeadLetter.objects.filter(job=handle.id).order_by("pk").values())
+    return job, attempts, letters
+
+
+def counts(handle):
+    job = handle.refresh()
+    return job.state, job.executions, job.attempts, job.lease_losses
+
+
+def pid_of_run(history, handle, fence):
+    return next(line.pid for line in history.lines("START", handle.id) if line.fence == fence)

@@ -1,0 +1,415 @@
+"""
+What happened to jobs, from three witnesses that know nothing of each other, and the checker.
+
+Triggers note each change of a job's row, in the transaction that made it. Handlers sign what they
+do in an append-only file, and once more in a table. `violations` compares the three with each other
+and with what the database says in the end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from uuid import UUID
+
+from django.db import connection
+
+from taskharbor_django.models import Attempt, DeadLetter, Job, Lease
+from tests.testapp.models import Move, Trail
+
+ENDED = frozenset({"done", "dead", "cancelled"})
+# The clock of a worker is the database's to within half of the time that an answer takes.
+SLACK = 1.0
+
+
+# -- the facts -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One change of a job's row; counters are differences, `fence` is the one after it."""
+
+    job: UUID
+    before: str
+    after: str
+    fence: int
+    fences: int = 0
+    executions: int = 0
+    attempts: int = 0
+    losses: int = 0
+    held_until: float | None = None
+    at: float = 0.0
+
+    @property
+    def counts(self):
+        return self.fences, self.executions, self.attempts, self.losses
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """What a handler has signed."""
+
+    mark: str
+    job: UUID
+    fence: int
+    attempt: int
+    pid: int
+    at: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Final:
+    """A job as it is in the end."""
+
+    state: str
+    fence: int = 0
+    executions: int = 0
+    attempts: int = 0
+    losses: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """How a recorded attempt ended."""
+
+    end: str
+    category: str = ""
+
+
+@dataclass(kw_only=True)
+class Facts:
+    enqueued: set[UUID] = field(default_factory=set)
+    jobs: dict[UUID, Final] = field(default_factory=dict)
+    steps: dict[UUID, list[Step]] = field(default_factory=lambda: defaultdict(list))
+    lines: dict[UUID, list[Line]] = field(default_factory=lambda: defaultdict(list))
+    rows: dict[UUID, Counter[Line]] = field(default_factory=lambda: defaultdict(Counter))
+    records: dict[UUID, dict[int, Record]] = field(default_factory=lambda: defaultdict(dict))
+    letters: Counter[UUID] = field(default_factory=Counter)
+    leases: int = 0
+    processes: list[str] = field(default_factory=list)
+
+
+# -- the checker ---------------------------------------------------------------------------------
+
+# before, after, and the differences in fence, executions, attempts, losses -> what it was
+FATES = {
+    ("inflight", "done", 0, 0, 0, 0): "ack",
+    ("inflight", "ready", 0, 0, 1, 0): "retry",
+    ("inflight", "scheduled", 0, 0, 1, 0): "retry",
+    ("inflight", "dead", 0, 0, 1, 0): "fail",
+    ("inflight", "ready", 0, 0, 0, 1): "loss",
+    ("inflight", "dead", 0, 0, 0, 1): "last loss",
+    ("inflight", "ready", 0, 0, 0, 0): "release",
+    ("inflight", "scheduled", 0, 0, 0, 0): "release",
+    ("inflight", "ready", 0, -1, 0, 0): "return",
+    ("inflight", "scheduled", 0, -1, 0, 0): "return",
+    ("inflight", "cancelled", 0, 0, 0, 0): "cancel",
+    ("inflight", "cancelled", 0, -1, 0, 0): "cancel",
+}
+OTHERS = {
+    ("", "ready", 0, 0, 0, 0),
+    ("", "scheduled", 0, 0, 0, 0),
+    ("scheduled", "ready", 0, 0, 0, 0),
+    ("ready", "inflight", 1, 1, 0, 0),
+    ("ready", "cancelled", 0, 0, 0, 0),
+    ("scheduled", "cancelled", 0, 0, 0, 0),
+}
+RECORDED = {"retry": "failed", "fail": "failed", "loss": "lost", "last loss": "lost"}
+LOST = frozenset({"loss", "last loss"})
+
+
+def fate(step: Step) -> str | None:
+    return FATES.get((step.before, step.after, *step.counts))
+
+
+def violations(facts: Facts, waiting: Iterable[UUID] = ()) -> list[str]:
+    """Everything that must not have happened; the jobs in `waiting` need not have ended."""
+    found = [f"there is still a lease ({facts.leases})"] if facts.leases else []
+    found += [f"there is still a process: {process}" for process in facts.processes]
+    waiting = set(waiting)
+    for job in sorted({*facts.enqueued, *facts.jobs, *facts.steps, *facts.lines}, key=str):
+        told = [
+            *_lost(facts, job, waiting),
+            *_illegal_steps(facts.steps[job]),
+            *_ends(facts, job),
+            *_numbers(facts, job),
+            *_losses(facts.steps[job]),
+            *_signatures(facts, job),
+            *_overlaps(facts, job),
+            *_rows(facts, job),
+        ]
+        found += [f"job {job}: {text}" for text in told]
+    return found
+
+
+def _lost(facts, job, waiting):
+    """I1: whatever was enqueued is there, and has ended or waits as it may."""
+    final = facts.jobs.get(job)
+    if final is None:
+        yield "it is gone"
+    elif final.state == "inflight":
+        yield "it is still inflight"
+    elif final.state not in ENDED and job not in waiting:
+        yield f"it has not ended but is {final.state}"
+
+
+def _illegal_steps(steps):
+    """Each change begins where the last one ended, and is one of those that there are."""
+    state = ""
+    for step in steps:
+        if step.before != state:
+            yield f"a change from {step.before!r} came when it was {state!r}"
+        if fate(step) is None and (step.before, step.after, *step.counts) not in OTHERS:
+            yield f"no verb makes {step.before!r} to {step.after!r} with counts {step.counts}"
+        state = step.after
+
+
+def _ends(facts, job):
+    """I3: exactly one accepted end, with one open dead letter if that is what it was."""
+    final = facts.jobs.get(job)
+    ends = [step.after for step in facts.steps[job] if step.after in ENDED]
+    expected = [final.state] if final and final.state in ENDED else []
+    if ends != expected:
+        yield f"its accepted ends are {ends}, and not {expected}"
+    if facts.letters[job] != (expected == ["dead"]):
+        yield f"it has {facts.letters[job]} open dead letters"
+
+
+def _numbers(facts, job):
+    """I4, I7: fencing numbers rise by one; counters and attempts add up with the history."""
+    steps, final = facts.steps[job], facts.jobs.get(job)
+    reserved = [step.fence for step in steps if step.fences]
+    if reserved != list(range(1, len(reserved) + 1)):
+        yield f"its fencing numbers are {reserved}"
+    sums = tuple(map(sum, zip(*(step.counts for step in steps), strict=True))) or (0, 0, 0, 0)
+    if final and sums != (final.fence, final.executions, final.attempts, final.losses):
+        yield f"its counters {final} do not add up with its history {sums}"
+    expected = {step.fence: end for step in steps if (end := RECORDED.get(fate(step) or ""))}
+    recorded = {fence: record.end for fence, record in facts.records[job].items()}
+    if recorded != expected:
+        yield f"its attempts are recorded as {recorded}, and not as {expected}"
+
+
+def _losses(steps):
+    """I4: a job is taken back only when its lease has expired."""
+    for step in steps:
+        if fate(step) in LOST and (step.held_until is None or step.held_until > step.at + SLACK):
+            yield f"the lease {step.fence} was lost at {step.at}, held until {step.held_until}"
+
+
+def _signatures(facts, job):
+    """Handlers ran under the numbers that the database gave out, in that order, and fully."""
+    starts = [line for line in facts.lines[job] if line.mark == "START"]
+    fences = [line.fence for line in starts]
+    if fences != sorted(set(fences)):
+        yield f"its runs began as {fences}"
+    given, executions = {}, 0
+    for step in facts.steps[job]:
+        executions += step.executions
+        if step.fences:
+            given[step.fence] = executions, step.at
+    for line in starts:
+        attempt, at = given.get(line.fence, (None, 0.0))
+        if line.attempt != attempt or line.at < at - SLACK:
+            yield f"its run {line} was not reserved as such ({attempt}, {at})"
+    marks = defaultdict(list)
+    for line in facts.lines[job]:
+        marks[line.fence].append(line.mark)
+    for step in facts.steps[job]:
+        if fate(step) == "ack" and (marks[step.fence][:1], marks[step.fence][-1:]) != (
+            ["START"],
+            ["END"],
+        ):
+            yield f"its run {step.fence} was accepted and has signed {marks[step.fence]}"
+        if fate(step) == "return" and marks[step.fence]:
+            yield f"its run {step.fence} began, and was given back as if it had not"
+
+
+def _overlaps(facts, job):
+    """I4: a run is over before its job is anybody else's, unless its lease was lost."""
+    last = {line.fence: line for line in facts.lines[job]}
+    for step in facts.steps[job]:
+        line, how = last.get(step.fence), fate(step)
+        if how is None or line is None or how in LOST or how == "cancel":
+            continue
+        if facts.records[job].get(step.fence, Record(end="")).category == "timeout":
+            continue  # a thread that would not stop was left behind
+        if line.at > step.at + SLACK / 10:
+            yield f"its run {step.fence} went on after its {how} ({line.mark})"
+
+
+def _rows(facts, job):
+    """The table has nothing that the file has not, and all of an accepted run."""
+    lines, rows = Counter(facts.lines[job]), facts.rows[job]
+    if rows - lines:
+        yield f"the table has what the file has not: {list(rows - lines)}"
+    accepted = {step.fence for step in facts.steps[job] if fate(step) == "ack"}
+    stored = {(row.fence, row.mark) for row in rows}
+    for line in lines:
+        signed = line.fence in accepted and line.mark in {"START", "END"}
+        if signed and (line.fence, line.mark) not in stored:
+            yield f"the accepted run {line.fence} has lost its {line.mark}"
+
+
+# -- where the facts come from -------------------------------------------------------------------
+
+_INTO = """
+INSERT INTO testapp_move (job, {before}, {after}, fence, fences, executions, attempts, losses,
+                          held_until, at)
+"""
+_INSERTED = """
+NEW.id, '', NEW.state, NEW.lease_version, NEW.lease_version, NEW.executions, NEW.attempts,
+NEW.lease_losses, NULL, {now}
+"""
+_DELETED = "OLD.id, OLD.state, '', OLD.lease_version, 0, 0, 0, 0, NULL, {now}"
+_UPDATED = """
+NEW.id, OLD.state, NEW.state, NEW.lease_version, NEW.lease_version - OLD.lease_version,
+NEW.executions - OLD.executions, NEW.attempts - OLD.attempts,
+NEW.lease_losses - OLD.lease_losses,
+(SELECT {expiry} FROM taskharbor_lease WHERE token = OLD.lease), {now}
+"""
+_CHANGED = """
+OLD.state <> NEW.state OR OLD.lease_version <> NEW.lease_version
+OR OLD.executions <> NEW.executions OR OLD.attempts <> NEW.attempts
+OR OLD.lease_losses <> NEW.lease_losses OR {lease_changed}
+"""
+
+_WORDS = {
+    "postgresql": {
+        "now": "EXTRACT(EPOCH FROM clock_timestamp())",
+        "expiry": "EXTRACT(EPOCH FROM expires_at)",
+        "lease_changed": "OLD.lease IS DISTINCT FROM NEW.lease",
+    },
+    "sqlite": {
+        "now": "(julianday('now') - 2440587.5) * 86400.0",
+        "expiry": "(julianday(expires_at) - 2440587.5) * 86400.0",
+        "lease_changed": "OLD.lease IS NOT NEW.lease",
+    },
+    "mysql": {
+        "now": "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) / 1e6",
+        "expiry": "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', expires_at) / 1e6",
+        "lease_changed": "NOT (OLD.lease <=> NEW.lease)",
+    },
+}
+EVENTS = {"insert": _INSERTED, "update": _UPDATED, "delete": _DELETED}
+
+
+def _statement(event):
+    quote = connection.ops.quote_name
+    into = _INTO.format(before=quote("before"), after=quote("after"))
+    return into, EVENTS[event].format(**_WORDS[connection.vendor])
+
+
+def _make_trigger(event):
+    into, values = _statement(event)
+    changed = _CHANGED.format(**_WORDS[connection.vendor]) if event == "update" else ""
+    head = f"CREATE TRIGGER faults_{event} AFTER {event} ON taskharbor_job FOR EACH ROW"
+    if connection.vendor == "postgresql":
+        yield f"""
+            CREATE OR REPLACE FUNCTION faults_{event}() RETURNS trigger LANGUAGE plpgsql AS $$
+            BEGIN {into} VALUES ({values}); RETURN NULL; END $$
+        """
+        when = f"WHEN ({changed})" if changed else ""
+        yield f"{head} {when} EXECUTE FUNCTION faults_{event}()"
+    elif connection.vendor == "sqlite":
+        when = f"WHEN {changed}" if changed else ""
+        yield f"{head} {when} BEGIN {into} VALUES ({values}); END"
+    else:
+        where = f"WHERE {changed}" if changed else ""
+        yield f"{head} {into} SELECT {values} FROM DUAL {where}"
+
+
+def _drop_trigger(event):
+    on = " ON taskharbor_job" if connection.vendor == "postgresql" else ""
+    return f"DROP TRIGGER IF EXISTS faults_{event}{on}"
+
+
+@contextmanager
+def noted():
+    """Let triggers note each change of a job inside the block."""
+    with connection.cursor() as cursor:
+        for event in EVENTS:
+            cursor.execute(_drop_trigger(event))
+            for statement in _make_trigger(event):
+                cursor.execute(statement)
+    try:
+        yield
+    finally:
+        with connection.cursor() as cursor:
+            for event in EVENTS:
+                cursor.execute(_drop_trigger(event))
+
+
+class History:
+    """The history of the jobs of one test."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.enqueued: set[UUID] = set()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {"TASKHARBOR_TRAIL": str(self.path)}
+
+    def enqueue(self, task, *args, **kwargs):
+        handle = task.enqueue(*args, **kwargs)
+        self.enqueued.add(handle.id)
+        return handle
+
+    def lines(self, mark=None, job=None):
+        """What handlers have signed in the file, in its order."""
+        text = self.path.read_text("ascii") if self.path.exists() else ""
+        told = [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+        lines = [Line(**facts | {"job": UUID(facts["job"])}) for facts in told]
+        lines = [line for line in lines if mark in (None, line.mark)]
+        return [line for line in lines if job in (None, line.job)]
+
+    def processes(self):
+        """All living processes that have come from the test's workers, whatever they became."""
+        found = {}
+        for path in Path("/proc").glob("[0-9]*"):
+            try:
+                environment = (path / "environ").read_bytes().split(b"\0")
+                if f"TASKHARBOR_TRAIL={self.path}".encode() in environment:
+                    found[int(path.name)] = (path / "cmdline").read_text().replace("\0", " ")
+            except OSError:  # it has just ended, or is somebody else's
+                continue
+        found.pop(os.getpid(), None)
+        return found
+
+    def facts(self):
+        facts = Facts(enqueued=set(self.enqueued), leases=Lease.objects.count())
+        for move in Move.objects.order_by("pk").values():
+            del move["id"]
+            facts.steps[move["job"]].append(Step(**move))
+        for line in self.lines():
+            facts.lines[line.job].append(line)
+        for row in Trail.objects.order_by("pk").values():
+            del row["id"]
+            facts.rows[row["job"]][Line(**row)] += 1
+        names = ("pk", "state", "lease_version", "executions", "attempts", "lease_losses")
+        for pk, state, *numbers in Job.objects.values_list(*names):
+            counts = zip(("fence", "executions", "attempts", "losses"), numbers, strict=True)
+            facts.jobs[pk] = Final(state=state, **dict(counts))
+        for row in Attempt.objects.values_list("job", "lease_version", "end", "category"):
+            facts.records[row[0]][row[1]] = Record(end=row[2], category=row[3])
+        facts.letters.update(DeadLetter.objects.exclude(open_for=None).values_list("open_for", flat=True))
+        facts.processes = [f"{pid} {command}" for pid, command in self.processes().items()]
+        return facts
+
+    def check(self, *, waiting=()):
+        """After the last graceful stop: raise what must not have happened."""
+        facts = self.facts()
+        found = violations(facts, [getattr(job, "id", job) for job in waiting])
+        assert not found, "\n".join([*found[:50], *self._tell(facts, found[:3])])
+
+    def _tell(self, facts, found):
+        for job in {UUID(text.split()[1].rstrip(":")) for text in found if text.startswith("job ")}:
+            yield f"-- {job}: {facts.jobs.get(job)} {facts.records[job]}"
+            yield from (f"   {step}" for step in facts.steps[job])
+            yield from (f"   {line}" for line in facts.lines[job])
