@@ -183,7 +183,7 @@ class Writer:
         if kind is str or kind is bytes:
             self._spend(len(value))
         if kind in PLAIN:
-            return str.__str__(value) if kind is str else value
+            return value
         try:
             tag, write = WRITERS[kind]
             return {tag: write(value)}

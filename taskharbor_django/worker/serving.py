@@ -134,7 +134,7 @@ class Serving:
         os._exit(1)
 
     def _settle(self, outcome: Outcome) -> None:
-        """Settle it from here; a row that others hold is tried again until this process is ended."""
+        """Settle it from here; a row that others hold is tried again until the process is ended."""
         logger.warning("job %s: the worker is gone; settling its %s", outcome.job_id, outcome.kind)
         with contextlib.suppress(Exception):  # whatever the handler has left of its connection
             connections.clean()

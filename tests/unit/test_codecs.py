@@ -36,6 +36,7 @@ class Scrambled(JSONCodec):
         return b"%04d" % self.count + base64.b16encode(super().encode(value))
 
     def decode(self, data):
+        assert type(data) is bytes
         return super().decode(base64.b16decode(data[4:]))
 
 
@@ -54,6 +55,14 @@ def test_a_codec_may_wrap_the_bytes(call):
     data = encode_call(args, kwargs, max_bytes=16 * MIB, codec=Scrambled())
     assert b"[" not in data
     assert_same(decode_call(memoryview(data), codec=Scrambled()), (tuple(args), kwargs))
+
+
+def test_a_codec_takes_arguments_of_sixty_four_levels():
+    value = 7
+    for _ in range(64):
+        value = [value]
+    data = encode_call((value,), {"a": value}, max_bytes=MIB, codec=Packed())
+    assert decode_call(data, codec=Packed()) == ((value,), {"a": value})
 
 
 def test_errors_of_the_plain_codec_speak_of_the_value():
@@ -117,7 +126,9 @@ def digest_of(*args, codec=None, **kwargs):
     return digest(encode_call(args, kwargs, max_bytes=MIB, codec=codec), codec=codec)
 
 
-@pytest.mark.parametrize("codec", [JSONCodec(), Scrambled(), Packed()], ids=lambda codec: type(codec).__name__)
+@pytest.mark.parametrize(
+    "codec", [JSONCodec(), Scrambled(), Packed()], ids=lambda codec: type(codec).__name__
+)
 def test_equal_calls_have_one_digest_whatever_the_order_of_keys(codec):
     one = digest_of({"x": 1, "y": [{"p": UUID(int=1), "q": (2,)}]}, a=1, b=2, codec=codec)
     other = digest_of({"y": [{"q": (2,), "p": UUID(int=1)}], "x": 1}, b=2, a=1, codec=codec)

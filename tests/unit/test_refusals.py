@@ -195,6 +195,8 @@ def test_the_name_reads_like_python():
 def test_sixty_five_levels_are_refused():
     with pytest.raises(InvalidPayload, match=r"^argument 1(\[0\]){8}… \(list\) .* than 64 levels"):
         encode_call((deep(65),), {}, max_bytes=MIB)
+    with pytest.raises(InvalidPayload, match=r"^keyword argument 'a'(\[0\]){8}… .* than 64 levels"):
+        encode_call((), {"a": deep(65)}, max_bytes=MIB)
     with pytest.raises(InvalidPayload, match=r"^value(\[0\]){8}… \(list\) .* than 64 levels"):
         encode_value(deep(65), max_bytes=MIB)
 
@@ -210,6 +212,10 @@ def test_levels_of_dicts_and_tuples_count_like_those_of_lists(wrap):
 
 
 def test_long_names_are_cut():
+    with pytest.raises(InvalidPayload, match=r"^keyword argument 'k{40}' \(set\)"):
+        encode_call((), {"k" * 40: set()}, max_bytes=MIB)
+    with pytest.raises(InvalidPayload, match=r"^keyword argument 'k{40}…' \(set\)"):
+        encode_call((), {"k" * 41: set()}, max_bytes=MIB)
     with pytest.raises(InvalidPayload, match=r"^keyword argument 'k{40}…'\['x{40}…'\] \(set\)"):
         encode_call((), {"k" * 10_000: {"x" * 10_000: set()}}, max_bytes=MIB)
 
