@@ -11,7 +11,7 @@ __version__ = "0.1.0.dev0"
 # app registry is ready.
 _PUBLIC = {
     "Call": "tasks",
-    "DEFAULT": "tasks",
+    "DEFAULT": "task_options",
     "Task": "tasks",
     "enqueue_many": "tasks",
     "registry": "tasks",

@@ -58,7 +58,7 @@ class PostgreSQLDriver(DatabaseDriver):
 
     def _peek(self, now: datetime) -> tuple[bool, bool]:
         due, expired = self._rows(self._text(statements.PEEK), [now, now])[0]
-        return due, expired
+        return bool(due), bool(expired)
 
     def _promote(self, now: datetime) -> None:
         sql = self._text(statements.PROMOTE, limit=str(PROMOTE_LIMIT))

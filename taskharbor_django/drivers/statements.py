@@ -5,9 +5,11 @@ SELECT set_config('lock_timeout', %s, true),
        set_config('idle_in_transaction_session_timeout', %s, true)
 """
 
+# The smallest of each, not EXISTS: for that the planner may read the table from its beginning, when
+# it plans for any time (a prepared statement) or by old statistics. NULL where there is none.
 PEEK = """
-SELECT EXISTS (SELECT 1 FROM {job} WHERE {state} = 'scheduled' AND {available_at} <= %s),
-       EXISTS (SELECT 1 FROM {leases} WHERE {lease_expires_at} <= %s)
+SELECT (SELECT min({available_at}) FROM {job} WHERE {state} = 'scheduled') <= %s,
+       (SELECT min({lease_expires_at}) FROM {leases}) <= %s
 """
 
 PROMOTE = """

@@ -12,7 +12,6 @@ from ._vendor import MySQLExactNames, MySQLIndexes, PostgreSQLTableSettings
 
 
 class Migration(migrations.Migration):
-
     initial = True
 
     dependencies = [
@@ -21,340 +20,1005 @@ class Migration(migrations.Migration):
 
     operations = [
         migrations.CreateModel(
-            name='Queue',
+            name="Queue",
             fields=[
-                ('name', models.CharField(max_length=128, primary_key=True, serialize=False, verbose_name='name')),
-                ('paused_at', models.DateTimeField(blank=True, null=True, verbose_name='paused at')),
-                ('paused_until', models.DateTimeField(blank=True, null=True, verbose_name='paused until')),
+                (
+                    "name",
+                    models.CharField(
+                        max_length=128, primary_key=True, serialize=False, verbose_name="name"
+                    ),
+                ),
+                (
+                    "paused_at",
+                    models.DateTimeField(blank=True, null=True, verbose_name="paused at"),
+                ),
+                (
+                    "paused_until",
+                    models.DateTimeField(blank=True, null=True, verbose_name="paused until"),
+                ),
             ],
             options={
-                'verbose_name': 'queue',
-                'verbose_name_plural': 'queues',
+                "verbose_name": "queue",
+                "verbose_name_plural": "queues",
             },
         ),
         migrations.CreateModel(
-            name='Schedule',
+            name="Schedule",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('name', models.CharField(max_length=255, unique=True, verbose_name='name')),
-                ('task', models.CharField(max_length=255, verbose_name='task')),
-                ('queue', models.CharField(max_length=128, verbose_name='queue')),
-                ('payload', models.BinaryField(default=b'', verbose_name='payload')),
-                ('kind', models.CharField(choices=[('cron', 'cron'), ('fixed_rate', 'fixed rate'), ('fixed_delay', 'fixed delay')], max_length=11, verbose_name='kind')),
-                ('cron', models.CharField(blank=True, max_length=200, verbose_name='cron')),
-                ('time_zone', models.CharField(blank=True, max_length=64, verbose_name='time zone')),
-                ('interval', models.DurationField(blank=True, null=True, verbose_name='interval')),
-                ('next_at', models.DateTimeField(blank=True, db_index=True, null=True, verbose_name='next at')),
-                ('paused_at', models.DateTimeField(blank=True, null=True, verbose_name='paused at')),
-                ('created_at', models.DateTimeField(verbose_name='created at')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("name", models.CharField(max_length=255, unique=True, verbose_name="name")),
+                ("task", models.CharField(max_length=255, verbose_name="task")),
+                ("queue", models.CharField(max_length=128, verbose_name="queue")),
+                ("payload", models.BinaryField(default=b"", verbose_name="payload")),
+                (
+                    "kind",
+                    models.CharField(
+                        choices=[
+                            ("cron", "cron"),
+                            ("fixed_rate", "fixed rate"),
+                            ("fixed_delay", "fixed delay"),
+                        ],
+                        max_length=11,
+                        verbose_name="kind",
+                    ),
+                ),
+                ("cron", models.CharField(blank=True, max_length=200, verbose_name="cron")),
+                (
+                    "time_zone",
+                    models.CharField(blank=True, max_length=64, verbose_name="time zone"),
+                ),
+                ("interval", models.DurationField(blank=True, null=True, verbose_name="interval")),
+                (
+                    "next_at",
+                    models.DateTimeField(
+                        blank=True, db_index=True, null=True, verbose_name="next at"
+                    ),
+                ),
+                (
+                    "paused_at",
+                    models.DateTimeField(blank=True, null=True, verbose_name="paused at"),
+                ),
+                ("created_at", models.DateTimeField(verbose_name="created at")),
             ],
             options={
-                'verbose_name': 'schedule',
-                'verbose_name_plural': 'schedules',
+                "verbose_name": "schedule",
+                "verbose_name_plural": "schedules",
             },
         ),
         migrations.CreateModel(
-            name='Worker',
+            name="Worker",
             fields=[
-                ('id', models.CharField(editable=False, max_length=64, primary_key=True, serialize=False)),
-                ('name', models.CharField(max_length=255, verbose_name='name')),
-                ('host', models.CharField(max_length=255, verbose_name='host')),
-                ('pid', models.IntegerField(verbose_name='pid')),
-                ('version', models.CharField(max_length=32, verbose_name='version')),
-                ('queues', models.TextField(verbose_name='queues')),
-                ('slots', models.IntegerField(default=0, verbose_name='slots')),
-                ('busy', models.IntegerField(default=0, verbose_name='busy')),
-                ('memory_bytes', models.BigIntegerField(blank=True, null=True, verbose_name='memory')),
-                ('started_at', models.DateTimeField(verbose_name='started at')),
-                ('last_beat_at', models.DateTimeField(db_index=True, verbose_name='last beat at')),
-                ('request', models.CharField(blank=True, choices=[('quiet', 'reserve nothing more'), ('stop', 'stop')], max_length=5, verbose_name='request')),
-                ('stopped_at', models.DateTimeField(blank=True, null=True, verbose_name='stopped at')),
+                (
+                    "id",
+                    models.CharField(
+                        editable=False, max_length=64, primary_key=True, serialize=False
+                    ),
+                ),
+                ("name", models.CharField(max_length=255, verbose_name="name")),
+                ("host", models.CharField(max_length=255, verbose_name="host")),
+                ("pid", models.IntegerField(verbose_name="pid")),
+                ("version", models.CharField(max_length=32, verbose_name="version")),
+                ("queues", models.TextField(verbose_name="queues")),
+                ("slots", models.IntegerField(default=0, verbose_name="slots")),
+                ("busy", models.IntegerField(default=0, verbose_name="busy")),
+                (
+                    "memory_bytes",
+                    models.BigIntegerField(blank=True, null=True, verbose_name="memory"),
+                ),
+                ("started_at", models.DateTimeField(verbose_name="started at")),
+                ("last_beat_at", models.DateTimeField(db_index=True, verbose_name="last beat at")),
+                (
+                    "request",
+                    models.CharField(
+                        blank=True,
+                        choices=[("quiet", "reserve nothing more"), ("stop", "stop")],
+                        max_length=5,
+                        verbose_name="request",
+                    ),
+                ),
+                (
+                    "stopped_at",
+                    models.DateTimeField(blank=True, null=True, verbose_name="stopped at"),
+                ),
             ],
             options={
-                'verbose_name': 'worker',
-                'verbose_name_plural': 'workers',
+                "verbose_name": "worker",
+                "verbose_name_plural": "workers",
             },
         ),
         migrations.CreateModel(
-            name='Workflow',
+            name="Workflow",
             fields=[
-                ('id', models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
-                ('name', models.CharField(blank=True, max_length=200, verbose_name='name')),
-                ('open_jobs', models.IntegerField(default=0, editable=False, verbose_name='open jobs')),
-                ('created_at', models.DateTimeField(verbose_name='created at')),
-                ('finished_at', models.DateTimeField(blank=True, null=True, verbose_name='finished at')),
+                (
+                    "id",
+                    models.UUIDField(
+                        default=uuid.uuid4, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
+                ("name", models.CharField(blank=True, max_length=200, verbose_name="name")),
+                (
+                    "open_jobs",
+                    models.IntegerField(default=0, editable=False, verbose_name="open jobs"),
+                ),
+                ("created_at", models.DateTimeField(verbose_name="created at")),
+                (
+                    "finished_at",
+                    models.DateTimeField(blank=True, null=True, verbose_name="finished at"),
+                ),
             ],
             options={
-                'verbose_name': 'workflow',
-                'verbose_name_plural': 'workflows',
+                "verbose_name": "workflow",
+                "verbose_name_plural": "workflows",
             },
         ),
         migrations.CreateModel(
-            name='Job',
+            name="Job",
             fields=[
-                ('id', models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
-                ('task', models.CharField(max_length=255, verbose_name='task')),
-                ('queue', models.CharField(default='default', max_length=128, verbose_name='queue')),
-                ('state', models.CharField(choices=[('blocked', 'blocked'), ('scheduled', 'scheduled'), ('ready', 'ready'), ('inflight', 'inflight'), ('done', 'done'), ('dead', 'dead'), ('cancelled', 'cancelled')], editable=False, max_length=9, verbose_name='state')),
-                ('priority', models.SmallIntegerField(db_default=0, default=0, verbose_name='priority')),
-                ('payload', models.BinaryField(default=b'', verbose_name='payload')),
-                ('run_at', models.DateTimeField(blank=True, null=True, verbose_name='run at')),
-                ('available_at', models.DateTimeField(verbose_name='available at')),
-                ('seq', models.BigIntegerField(default=0, editable=False, verbose_name='sequence')),
-                ('timeout', models.DurationField(blank=True, null=True, verbose_name='timeout')),
-                ('attempts', models.IntegerField(db_default=0, default=0, verbose_name='attempts')),
-                ('executions', models.IntegerField(db_default=0, default=0, verbose_name='executions')),
-                ('max_attempts', models.IntegerField(db_default=0, default=0, verbose_name='max attempts')),
-                ('lease', models.UUIDField(blank=True, editable=False, null=True, verbose_name='lease')),
-                ('lease_version', models.BigIntegerField(db_default=0, default=0, editable=False, verbose_name='lease version')),
-                ('lease_losses', models.IntegerField(db_default=0, default=0, editable=False, verbose_name='lease losses')),
-                ('last_error', models.TextField(blank=True, db_default='', default='', verbose_name='last error')),
-                ('failure_category', models.CharField(blank=True, choices=[('temporary', 'temporary'), ('permanent', 'permanent'), ('timeout', 'timeout'), ('cancelled', 'cancelled'), ('system', 'system')], db_default='', default='', max_length=9, verbose_name='failure category')),
-                ('failure_code', models.CharField(blank=True, db_default='', default='', max_length=64, verbose_name='failure code')),
-                ('failed_at', models.DateTimeField(blank=True, null=True, verbose_name='failed at')),
-                ('created_at', models.DateTimeField(verbose_name='created at')),
-                ('updated_at', models.DateTimeField(verbose_name='updated at')),
-                ('started_at', models.DateTimeField(blank=True, null=True, verbose_name='started at')),
-                ('finished_at', models.DateTimeField(blank=True, null=True, verbose_name='finished at')),
-                ('expires_at', models.DateTimeField(blank=True, null=True, verbose_name='expires at')),
-                ('result', models.BinaryField(blank=True, null=True, verbose_name='result')),
-                ('result_expires_at', models.DateTimeField(blank=True, null=True, verbose_name='result expires at')),
-                ('progress', models.SmallIntegerField(blank=True, null=True, verbose_name='progress')),
-                ('progress_message', models.CharField(blank=True, db_default='', default='', max_length=200, verbose_name='progress message')),
-                ('checkpoint', models.BinaryField(blank=True, null=True, verbose_name='checkpoint')),
-                ('tags', models.JSONField(blank=True, null=True, verbose_name='tags')),
-                ('correlation_id', models.CharField(blank=True, max_length=128, null=True, verbose_name='correlation id')),
-                ('callback_url', models.CharField(blank=True, db_default='', default='', max_length=2048, verbose_name='callback URL')),
-                ('idempotency_key', models.CharField(blank=True, max_length=256, null=True, verbose_name='idempotency key')),
-                ('dependencies_left', models.IntegerField(db_default=0, default=0, editable=False, verbose_name='dependencies left')),
-                ('has_dependents', models.BooleanField(db_default=False, default=False, editable=False, verbose_name='has dependents')),
-                ('schedule_slot', models.DateTimeField(blank=True, null=True, verbose_name='schedule slot')),
-                ('handler_misses', models.IntegerField(db_default=0, default=0, editable=False, verbose_name='handler misses')),
-                ('cancel_requested_at', models.DateTimeField(blank=True, null=True, verbose_name='cancel requested at')),
-                ('trace', models.JSONField(blank=True, editable=False, null=True, verbose_name='trace context')),
-                ('parent', models.ForeignKey(blank=True, db_constraint=False, db_index=False, editable=False, null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='children', to='taskharbor.job')),
-                ('replay_of', models.ForeignKey(blank=True, db_constraint=False, db_index=False, editable=False, null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='replays', to='taskharbor.job')),
-                ('schedule', models.ForeignKey(blank=True, db_constraint=False, db_index=False, editable=False, null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='jobs', to='taskharbor.schedule')),
-                ('workflow', models.ForeignKey(blank=True, db_constraint=False, db_index=False, editable=False, null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='jobs', to='taskharbor.workflow')),
+                (
+                    "id",
+                    models.UUIDField(
+                        default=uuid.uuid4, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
+                ("task", models.CharField(max_length=255, verbose_name="task")),
+                (
+                    "queue",
+                    models.CharField(default="default", max_length=128, verbose_name="queue"),
+                ),
+                (
+                    "state",
+                    models.CharField(
+                        choices=[
+                            ("blocked", "blocked"),
+                            ("scheduled", "scheduled"),
+                            ("ready", "ready"),
+                            ("inflight", "inflight"),
+                            ("done", "done"),
+                            ("dead", "dead"),
+                            ("cancelled", "cancelled"),
+                        ],
+                        editable=False,
+                        max_length=9,
+                        verbose_name="state",
+                    ),
+                ),
+                (
+                    "priority",
+                    models.SmallIntegerField(db_default=0, default=0, verbose_name="priority"),
+                ),
+                ("payload", models.BinaryField(default=b"", verbose_name="payload")),
+                ("run_at", models.DateTimeField(blank=True, null=True, verbose_name="run at")),
+                ("available_at", models.DateTimeField(verbose_name="available at")),
+                ("seq", models.BigIntegerField(default=0, editable=False, verbose_name="sequence")),
+                ("timeout", models.DurationField(blank=True, null=True, verbose_name="timeout")),
+                ("attempts", models.IntegerField(db_default=0, default=0, verbose_name="attempts")),
+                (
+                    "executions",
+                    models.IntegerField(db_default=0, default=0, verbose_name="executions"),
+                ),
+                (
+                    "max_attempts",
+                    models.IntegerField(db_default=0, default=0, verbose_name="max attempts"),
+                ),
+                (
+                    "lease",
+                    models.UUIDField(blank=True, editable=False, null=True, verbose_name="lease"),
+                ),
+                (
+                    "lease_version",
+                    models.BigIntegerField(
+                        db_default=0, default=0, editable=False, verbose_name="lease version"
+                    ),
+                ),
+                (
+                    "lease_losses",
+                    models.IntegerField(
+                        db_default=0, default=0, editable=False, verbose_name="lease losses"
+                    ),
+                ),
+                (
+                    "last_error",
+                    models.TextField(
+                        blank=True, db_default="", default="", verbose_name="last error"
+                    ),
+                ),
+                (
+                    "failure_category",
+                    models.CharField(
+                        blank=True,
+                        choices=[
+                            ("temporary", "temporary"),
+                            ("permanent", "permanent"),
+                            ("timeout", "timeout"),
+                            ("cancelled", "cancelled"),
+                            ("system", "system"),
+                        ],
+                        db_default="",
+                        default="",
+                        max_length=9,
+                        verbose_name="failure category",
+                    ),
+                ),
+                (
+                    "failure_code",
+                    models.CharField(
+                        blank=True,
+                        db_default="",
+                        default="",
+                        max_length=64,
+                        verbose_name="failure code",
+                    ),
+                ),
+                (
+                    "failed_at",
+                    models.DateTimeField(blank=True, null=True, verbose_name="failed at"),
+                ),
+                ("created_at", models.DateTimeField(verbose_name="created at")),
+                ("updated_at", models.DateTimeField(verbose_name="updated at")),
+                (
+                    "started_at",
+                    models.DateTimeField(blank=True, null=True, verbose_name="started at"),
+                ),
+                (
+                    "finished_at",
+                    models.DateTimeField(blank=True, null=True, verbose_name="finished at"),
+                ),
+                (
+                    "expires_at",
+                    models.DateTimeField(blank=True, null=True, verbose_name="expires at"),
+                ),
+                ("result", models.BinaryField(blank=True, null=True, verbose_name="result")),
+                (
+                    "result_expires_at",
+                    models.DateTimeField(blank=True, null=True, verbose_name="result expires at"),
+                ),
+                (
+                    "progress",
+                    models.SmallIntegerField(blank=True, null=True, verbose_name="progress"),
+                ),
+                (
+                    "progress_message",
+                    models.CharField(
+                        blank=True,
+                        db_default="",
+                        default="",
+                        max_length=200,
+                        verbose_name="progress message",
+                    ),
+                ),
+                (
+                    "checkpoint",
+                    models.BinaryField(blank=True, null=True, verbose_name="checkpoint"),
+                ),
+                ("tags", models.JSONField(blank=True, null=True, verbose_name="tags")),
+                (
+                    "correlation_id",
+                    models.CharField(
+                        blank=True, max_length=128, null=True, verbose_name="correlation id"
+                    ),
+                ),
+                (
+                    "callback_url",
+                    models.CharField(
+                        blank=True,
+                        db_default="",
+                        default="",
+                        max_length=2048,
+                        verbose_name="callback URL",
+                    ),
+                ),
+                (
+                    "idempotency_key",
+                    models.CharField(
+                        blank=True, max_length=256, null=True, verbose_name="idempotency key"
+                    ),
+                ),
+                (
+                    "dependencies_left",
+                    models.IntegerField(
+                        db_default=0, default=0, editable=False, verbose_name="dependencies left"
+                    ),
+                ),
+                (
+                    "has_dependents",
+                    models.BooleanField(
+                        db_default=False,
+                        default=False,
+                        editable=False,
+                        verbose_name="has dependents",
+                    ),
+                ),
+                (
+                    "schedule_slot",
+                    models.DateTimeField(blank=True, null=True, verbose_name="schedule slot"),
+                ),
+                (
+                    "handler_misses",
+                    models.IntegerField(
+                        db_default=0, default=0, editable=False, verbose_name="handler misses"
+                    ),
+                ),
+                (
+                    "cancel_requested_at",
+                    models.DateTimeField(blank=True, null=True, verbose_name="cancel requested at"),
+                ),
+                (
+                    "trace",
+                    models.JSONField(
+                        blank=True, editable=False, null=True, verbose_name="trace context"
+                    ),
+                ),
+                (
+                    "parent",
+                    models.ForeignKey(
+                        blank=True,
+                        db_constraint=False,
+                        db_index=False,
+                        editable=False,
+                        null=True,
+                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        related_name="children",
+                        to="taskharbor.job",
+                    ),
+                ),
+                (
+                    "replay_of",
+                    models.ForeignKey(
+                        blank=True,
+                        db_constraint=False,
+                        db_index=False,
+                        editable=False,
+                        null=True,
+                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        related_name="replays",
+                        to="taskharbor.job",
+                    ),
+                ),
+                (
+                    "schedule",
+                    models.ForeignKey(
+                        blank=True,
+                        db_constraint=False,
+                        db_index=False,
+                        editable=False,
+                        null=True,
+                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        related_name="jobs",
+                        to="taskharbor.schedule",
+                    ),
+                ),
+                (
+                    "workflow",
+                    models.ForeignKey(
+                        blank=True,
+                        db_constraint=False,
+                        db_index=False,
+                        editable=False,
+                        null=True,
+                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        related_name="jobs",
+                        to="taskharbor.workflow",
+                    ),
+                ),
             ],
             options={
-                'verbose_name': 'job',
-                'verbose_name_plural': 'jobs',
-                'permissions': [('view_payload', 'Can view the payload and result of a job'), ('view_traceback', 'Can view tracebacks')],
+                "verbose_name": "job",
+                "verbose_name_plural": "jobs",
+                "permissions": [
+                    ("view_payload", "Can view the payload and result of a job"),
+                    ("view_traceback", "Can view tracebacks"),
+                ],
             },
         ),
         migrations.CreateModel(
-            name='Lease',
+            name="Lease",
             fields=[
-                ('token', models.UUIDField(editable=False, primary_key=True, serialize=False)),
-                ('call', models.UUIDField(editable=False, verbose_name='reserve call')),
-                ('worker', models.CharField(blank=True, max_length=64, verbose_name='worker')),
-                ('acquired_at', models.DateTimeField(verbose_name='acquired at')),
-                ('expires_at', models.DateTimeField(verbose_name='expires at')),
+                ("token", models.UUIDField(editable=False, primary_key=True, serialize=False)),
+                ("call", models.UUIDField(editable=False, verbose_name="reserve call")),
+                ("worker", models.CharField(blank=True, max_length=64, verbose_name="worker")),
+                ("acquired_at", models.DateTimeField(verbose_name="acquired at")),
+                ("expires_at", models.DateTimeField(verbose_name="expires at")),
             ],
             options={
-                'verbose_name': 'lease',
-                'verbose_name_plural': 'leases',
-                'indexes': [models.Index(fields=['expires_at'], name='taskharbor_lease_expiry')],
+                "verbose_name": "lease",
+                "verbose_name_plural": "leases",
+                "indexes": [models.Index(fields=["expires_at"], name="taskharbor_lease_expiry")],
             },
         ),
         migrations.CreateModel(
-            name='Notice',
+            name="Notice",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('token', models.UUIDField(db_index=True, verbose_name='lease')),
-                ('kind', models.CharField(choices=[('cancel', 'cancel'), ('revoked', 'revoked')], max_length=8, verbose_name='kind')),
-                ('created_at', models.DateTimeField(verbose_name='created at')),
-                ('job', models.ForeignKey(db_constraint=False, db_index=False, on_delete=django.db.models.deletion.DO_NOTHING, related_name='+', to='taskharbor.job')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("token", models.UUIDField(db_index=True, verbose_name="lease")),
+                (
+                    "kind",
+                    models.CharField(
+                        choices=[("cancel", "cancel"), ("revoked", "revoked")],
+                        max_length=8,
+                        verbose_name="kind",
+                    ),
+                ),
+                ("created_at", models.DateTimeField(verbose_name="created at")),
+                (
+                    "job",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        related_name="+",
+                        to="taskharbor.job",
+                    ),
+                ),
             ],
             options={
-                'verbose_name': 'notice',
-                'verbose_name_plural': 'notices',
+                "verbose_name": "notice",
+                "verbose_name_plural": "notices",
             },
         ),
         migrations.CreateModel(
-            name='QueueMinute',
+            name="QueueMinute",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('minute', models.DateTimeField(verbose_name='minute')),
-                ('queue', models.CharField(max_length=128, verbose_name='queue')),
-                ('worker', models.CharField(max_length=64, verbose_name='worker')),
-                ('done', models.IntegerField(default=0, verbose_name='done')),
-                ('failed', models.IntegerField(default=0, verbose_name='failed')),
-                ('dead', models.IntegerField(default=0, verbose_name='dead')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("minute", models.DateTimeField(verbose_name="minute")),
+                ("queue", models.CharField(max_length=128, verbose_name="queue")),
+                ("worker", models.CharField(max_length=64, verbose_name="worker")),
+                ("done", models.IntegerField(default=0, verbose_name="done")),
+                ("failed", models.IntegerField(default=0, verbose_name="failed")),
+                ("dead", models.IntegerField(default=0, verbose_name="dead")),
             ],
             options={
-                'verbose_name': 'queue minute',
-                'verbose_name_plural': 'queue minutes',
-                'constraints': [models.UniqueConstraint(fields=('minute', 'queue', 'worker'), name='taskharbor_minute_once')],
+                "verbose_name": "queue minute",
+                "verbose_name_plural": "queue minutes",
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("minute", "queue", "worker"), name="taskharbor_minute_once"
+                    )
+                ],
             },
         ),
         migrations.CreateModel(
-            name='IdempotencyKey',
+            name="IdempotencyKey",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('task', models.CharField(max_length=255, verbose_name='task')),
-                ('key', models.CharField(max_length=256, verbose_name='key')),
-                ('payload_digest', models.CharField(blank=True, max_length=64, verbose_name='payload digest')),
-                ('expires_at', models.DateTimeField(db_index=True, verbose_name='expires at')),
-                ('job', models.ForeignKey(db_constraint=False, db_index=False, on_delete=django.db.models.deletion.DO_NOTHING, related_name='+', to='taskharbor.job')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("task", models.CharField(max_length=255, verbose_name="task")),
+                ("key", models.CharField(max_length=256, verbose_name="key")),
+                (
+                    "payload_digest",
+                    models.CharField(blank=True, max_length=64, verbose_name="payload digest"),
+                ),
+                ("expires_at", models.DateTimeField(db_index=True, verbose_name="expires at")),
+                (
+                    "job",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        related_name="+",
+                        to="taskharbor.job",
+                    ),
+                ),
             ],
             options={
-                'verbose_name': 'idempotency key',
-                'verbose_name_plural': 'idempotency keys',
-                'constraints': [models.UniqueConstraint(fields=('task', 'key'), name='taskharbor_key_once')],
+                "verbose_name": "idempotency key",
+                "verbose_name_plural": "idempotency keys",
+                "constraints": [
+                    models.UniqueConstraint(fields=("task", "key"), name="taskharbor_key_once")
+                ],
             },
         ),
         migrations.CreateModel(
-            name='Dependency',
+            name="Dependency",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('kind', models.CharField(choices=[('after', 'done'), ('after_end', 'ended'), ('after_any', 'the first end')], max_length=9, verbose_name='kind')),
-                ('depends_on', models.ForeignKey(db_constraint=False, db_index=False, on_delete=django.db.models.deletion.DO_NOTHING, related_name='dependents', to='taskharbor.job')),
-                ('job', models.ForeignKey(db_constraint=False, on_delete=django.db.models.deletion.DO_NOTHING, related_name='dependencies', to='taskharbor.job')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                (
+                    "kind",
+                    models.CharField(
+                        choices=[
+                            ("after", "done"),
+                            ("after_end", "ended"),
+                            ("after_any", "the first end"),
+                        ],
+                        max_length=9,
+                        verbose_name="kind",
+                    ),
+                ),
+                (
+                    "depends_on",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        related_name="dependents",
+                        to="taskharbor.job",
+                    ),
+                ),
+                (
+                    "job",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        related_name="dependencies",
+                        to="taskharbor.job",
+                    ),
+                ),
             ],
             options={
-                'verbose_name': 'dependency',
-                'verbose_name_plural': 'dependencies',
-                'constraints': [models.UniqueConstraint(fields=('depends_on', 'job', 'kind'), name='taskharbor_dependency_once')],
+                "verbose_name": "dependency",
+                "verbose_name_plural": "dependencies",
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("depends_on", "job", "kind"), name="taskharbor_dependency_once"
+                    )
+                ],
             },
         ),
         migrations.CreateModel(
-            name='DeadLetter',
+            name="DeadLetter",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('open_for', models.UUIDField(editable=False, null=True, unique=True)),
-                ('task', models.CharField(max_length=255, verbose_name='task')),
-                ('queue', models.CharField(max_length=128, verbose_name='queue')),
-                ('reason', models.CharField(choices=[('exhausted', 'all attempts used'), ('permanent', 'permanent failure'), ('lease_lost', 'lease lost too often'), ('lifetime', 'lifetime over'), ('no_handler', 'no such task'), ('dependency', 'a dependency died'), ('manual', 'buried by hand')], max_length=10, verbose_name='reason')),
-                ('category', models.CharField(blank=True, choices=[('temporary', 'temporary'), ('permanent', 'permanent'), ('timeout', 'timeout'), ('cancelled', 'cancelled'), ('system', 'system')], max_length=9, verbose_name='category')),
-                ('code', models.CharField(blank=True, max_length=64, verbose_name='code')),
-                ('error_class', models.CharField(blank=True, max_length=255, verbose_name='error class')),
-                ('error', models.TextField(blank=True, verbose_name='error')),
-                ('traceback', models.TextField(blank=True, verbose_name='traceback')),
-                ('fingerprint', models.CharField(blank=True, max_length=64, verbose_name='fingerprint')),
-                ('attempts', models.IntegerField(default=0, verbose_name='attempts')),
-                ('died_at', models.DateTimeField(verbose_name='died at')),
-                ('closed_at', models.DateTimeField(blank=True, null=True, verbose_name='closed at')),
-                ('note', models.TextField(blank=True, verbose_name='note')),
-                ('closed_by', models.ForeignKey(blank=True, db_constraint=False, db_index=False, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
-                ('cause', models.ForeignKey(blank=True, db_constraint=False, db_index=False, null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='+', to='taskharbor.job')),
-                ('job', models.ForeignKey(db_constraint=False, on_delete=django.db.models.deletion.DO_NOTHING, related_name='dead_letters', to='taskharbor.job')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("open_for", models.UUIDField(editable=False, null=True, unique=True)),
+                ("task", models.CharField(max_length=255, verbose_name="task")),
+                ("queue", models.CharField(max_length=128, verbose_name="queue")),
+                (
+                    "reason",
+                    models.CharField(
+                        choices=[
+                            ("exhausted", "all attempts used"),
+                            ("permanent", "permanent failure"),
+                            ("lease_lost", "lease lost too often"),
+                            ("lifetime", "lifetime over"),
+                            ("no_handler", "no such task"),
+                            ("dependency", "a dependency died"),
+                            ("manual", "buried by hand"),
+                        ],
+                        max_length=10,
+                        verbose_name="reason",
+                    ),
+                ),
+                (
+                    "category",
+                    models.CharField(
+                        blank=True,
+                        choices=[
+                            ("temporary", "temporary"),
+                            ("permanent", "permanent"),
+                            ("timeout", "timeout"),
+                            ("cancelled", "cancelled"),
+                            ("system", "system"),
+                        ],
+                        max_length=9,
+                        verbose_name="category",
+                    ),
+                ),
+                ("code", models.CharField(blank=True, max_length=64, verbose_name="code")),
+                (
+                    "error_class",
+                    models.CharField(blank=True, max_length=255, verbose_name="error class"),
+                ),
+                ("error", models.TextField(blank=True, verbose_name="error")),
+                ("traceback", models.TextField(blank=True, verbose_name="traceback")),
+                (
+                    "fingerprint",
+                    models.CharField(blank=True, max_length=64, verbose_name="fingerprint"),
+                ),
+                ("attempts", models.IntegerField(default=0, verbose_name="attempts")),
+                ("died_at", models.DateTimeField(verbose_name="died at")),
+                (
+                    "closed_at",
+                    models.DateTimeField(blank=True, null=True, verbose_name="closed at"),
+                ),
+                ("note", models.TextField(blank=True, verbose_name="note")),
+                (
+                    "closed_by",
+                    models.ForeignKey(
+                        blank=True,
+                        db_constraint=False,
+                        db_index=False,
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+                (
+                    "cause",
+                    models.ForeignKey(
+                        blank=True,
+                        db_constraint=False,
+                        db_index=False,
+                        null=True,
+                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        related_name="+",
+                        to="taskharbor.job",
+                    ),
+                ),
+                (
+                    "job",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        related_name="dead_letters",
+                        to="taskharbor.job",
+                    ),
+                ),
             ],
             options={
-                'verbose_name': 'dead letter',
-                'verbose_name_plural': 'dead letters',
-                'indexes': [models.Index(condition=models.Q(('open_for__isnull', False)), fields=['fingerprint', 'died_at'], name='taskharbor_letter_open')],
-                'constraints': [models.CheckConstraint(condition=models.Q(models.Q(('closed_at__isnull', False), ('open_for__isnull', True)), models.Q(('closed_at__isnull', True), ('open_for', models.F('job')), ('open_for__isnull', False)), _connector='OR'), name='taskharbor_letter_open_rule'), models.CheckConstraint(condition=models.Q(('reason__in', ['exhausted', 'permanent', 'lease_lost', 'lifetime', 'no_handler', 'dependency', 'manual'])), name='taskharbor_letter_reason')],
+                "verbose_name": "dead letter",
+                "verbose_name_plural": "dead letters",
+                "indexes": [
+                    models.Index(
+                        condition=models.Q(("open_for__isnull", False)),
+                        fields=["fingerprint", "died_at"],
+                        name="taskharbor_letter_open",
+                    )
+                ],
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(("closed_at__isnull", False), ("open_for__isnull", True)),
+                            models.Q(
+                                ("closed_at__isnull", True),
+                                ("open_for", models.F("job")),
+                                ("open_for__isnull", False),
+                            ),
+                            _connector="OR",
+                        ),
+                        name="taskharbor_letter_open_rule",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            (
+                                "reason__in",
+                                [
+                                    "exhausted",
+                                    "permanent",
+                                    "lease_lost",
+                                    "lifetime",
+                                    "no_handler",
+                                    "dependency",
+                                    "manual",
+                                ],
+                            )
+                        ),
+                        name="taskharbor_letter_reason",
+                    ),
+                ],
             },
         ),
         migrations.CreateModel(
-            name='Attempt',
+            name="Attempt",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('lease_version', models.BigIntegerField(verbose_name='lease version')),
-                ('number', models.IntegerField(verbose_name='number')),
-                ('end', models.CharField(choices=[('done', 'done'), ('failed', 'failed'), ('lost', 'lost')], max_length=6, verbose_name='end')),
-                ('worker', models.CharField(blank=True, max_length=64, verbose_name='worker')),
-                ('started_at', models.DateTimeField(blank=True, null=True, verbose_name='started at')),
-                ('finished_at', models.DateTimeField(verbose_name='finished at')),
-                ('category', models.CharField(blank=True, choices=[('temporary', 'temporary'), ('permanent', 'permanent'), ('timeout', 'timeout'), ('cancelled', 'cancelled'), ('system', 'system')], max_length=9, verbose_name='category')),
-                ('code', models.CharField(blank=True, max_length=64, verbose_name='code')),
-                ('error_class', models.CharField(blank=True, max_length=255, verbose_name='error class')),
-                ('error', models.TextField(blank=True, verbose_name='error')),
-                ('traceback', models.TextField(blank=True, verbose_name='traceback')),
-                ('previous', models.ForeignKey(blank=True, db_constraint=False, db_index=False, null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='+', to='taskharbor.attempt')),
-                ('job', models.ForeignKey(db_constraint=False, db_index=False, on_delete=django.db.models.deletion.DO_NOTHING, related_name='attempt_rows', to='taskharbor.job')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("lease_version", models.BigIntegerField(verbose_name="lease version")),
+                ("number", models.IntegerField(verbose_name="number")),
+                (
+                    "end",
+                    models.CharField(
+                        choices=[("done", "done"), ("failed", "failed"), ("lost", "lost")],
+                        max_length=6,
+                        verbose_name="end",
+                    ),
+                ),
+                ("worker", models.CharField(blank=True, max_length=64, verbose_name="worker")),
+                (
+                    "started_at",
+                    models.DateTimeField(blank=True, null=True, verbose_name="started at"),
+                ),
+                ("finished_at", models.DateTimeField(verbose_name="finished at")),
+                (
+                    "category",
+                    models.CharField(
+                        blank=True,
+                        choices=[
+                            ("temporary", "temporary"),
+                            ("permanent", "permanent"),
+                            ("timeout", "timeout"),
+                            ("cancelled", "cancelled"),
+                            ("system", "system"),
+                        ],
+                        max_length=9,
+                        verbose_name="category",
+                    ),
+                ),
+                ("code", models.CharField(blank=True, max_length=64, verbose_name="code")),
+                (
+                    "error_class",
+                    models.CharField(blank=True, max_length=255, verbose_name="error class"),
+                ),
+                ("error", models.TextField(blank=True, verbose_name="error")),
+                ("traceback", models.TextField(blank=True, verbose_name="traceback")),
+                (
+                    "previous",
+                    models.ForeignKey(
+                        blank=True,
+                        db_constraint=False,
+                        db_index=False,
+                        null=True,
+                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        related_name="+",
+                        to="taskharbor.attempt",
+                    ),
+                ),
+                (
+                    "job",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        related_name="attempt_rows",
+                        to="taskharbor.job",
+                    ),
+                ),
             ],
             options={
-                'verbose_name': 'attempt',
-                'verbose_name_plural': 'attempts',
-                'constraints': [models.UniqueConstraint(fields=('job', 'lease_version'), name='taskharbor_attempt_once')],
+                "verbose_name": "attempt",
+                "verbose_name_plural": "attempts",
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("job", "lease_version"), name="taskharbor_attempt_once"
+                    )
+                ],
             },
         ),
         migrations.AddIndex(
-            model_name='job',
-            index=models.Index(condition=models.Q(('state', 'ready')), fields=['queue', 'priority', 'available_at', 'seq'], name='taskharbor_job_ready'),
+            model_name="job",
+            index=models.Index(
+                condition=models.Q(("state", "ready")),
+                fields=["queue", "priority", "available_at", "seq"],
+                name="taskharbor_job_ready",
+            ),
         ),
         migrations.AddIndex(
-            model_name='job',
-            index=models.Index(condition=models.Q(('state', 'scheduled')), fields=['available_at'], name='taskharbor_job_scheduled'),
+            model_name="job",
+            index=models.Index(
+                condition=models.Q(("state", "scheduled")),
+                fields=["available_at"],
+                name="taskharbor_job_scheduled",
+            ),
         ),
         migrations.AddIndex(
-            model_name='job',
-            index=models.Index(condition=models.Q(('state', 'inflight')), fields=['lease'], name='taskharbor_job_inflight'),
+            model_name="job",
+            index=models.Index(
+                condition=models.Q(("state", "inflight")),
+                fields=["lease"],
+                name="taskharbor_job_inflight",
+            ),
         ),
         migrations.AddIndex(
-            model_name='job',
-            index=models.Index(condition=models.Q(('state', 'blocked')), fields=['created_at'], name='taskharbor_job_blocked'),
+            model_name="job",
+            index=models.Index(
+                condition=models.Q(("state", "blocked")),
+                fields=["created_at"],
+                name="taskharbor_job_blocked",
+            ),
         ),
         migrations.AddIndex(
-            model_name='job',
-            index=models.Index(condition=models.Q(('state__in', ['cancelled', 'dead', 'done'])), fields=['state', 'finished_at'], name='taskharbor_job_ended'),
+            model_name="job",
+            index=models.Index(
+                condition=models.Q(("state__in", ["cancelled", "dead", "done"])),
+                fields=["state", "finished_at"],
+                name="taskharbor_job_ended",
+            ),
         ),
         migrations.AddIndex(
-            model_name='job',
-            index=models.Index(condition=models.Q(('workflow__isnull', False)), fields=['workflow'], name='taskharbor_job_workflow'),
+            model_name="job",
+            index=models.Index(
+                condition=models.Q(("workflow__isnull", False)),
+                fields=["workflow"],
+                name="taskharbor_job_workflow",
+            ),
         ),
         migrations.AddIndex(
-            model_name='job',
-            index=models.Index(condition=models.Q(('parent__isnull', False)), fields=['parent'], name='taskharbor_job_parent'),
+            model_name="job",
+            index=models.Index(
+                condition=models.Q(("parent__isnull", False)),
+                fields=["parent"],
+                name="taskharbor_job_parent",
+            ),
         ),
         migrations.AddIndex(
-            model_name='job',
-            index=models.Index(condition=models.Q(('correlation_id__isnull', False)), fields=['correlation_id'], name='taskharbor_job_correlation_id'),
+            model_name="job",
+            index=models.Index(
+                condition=models.Q(("correlation_id__isnull", False)),
+                fields=["correlation_id"],
+                name="taskharbor_job_correlation_id",
+            ),
         ),
         migrations.AddIndex(
-            model_name='job',
-            index=models.Index(condition=models.Q(('replay_of__isnull', False)), fields=['replay_of'], name='taskharbor_job_replay_of'),
+            model_name="job",
+            index=models.Index(
+                condition=models.Q(("replay_of__isnull", False)),
+                fields=["replay_of"],
+                name="taskharbor_job_replay_of",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='job',
-            constraint=models.UniqueConstraint(condition=models.Q(('schedule__isnull', False)), fields=('schedule', 'schedule_slot'), name='taskharbor_job_slot'),
+            model_name="job",
+            constraint=models.UniqueConstraint(
+                condition=models.Q(("schedule__isnull", False)),
+                fields=("schedule", "schedule_slot"),
+                name="taskharbor_job_slot",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='job',
-            constraint=models.CheckConstraint(condition=models.Q(('state__in', ['blocked', 'scheduled', 'ready', 'inflight', 'done', 'dead', 'cancelled'])), name='taskharbor_job_state'),
+            model_name="job",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    (
+                        "state__in",
+                        ["blocked", "scheduled", "ready", "inflight", "done", "dead", "cancelled"],
+                    )
+                ),
+                name="taskharbor_job_state",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='job',
-            constraint=models.CheckConstraint(condition=models.Q(('priority__gte', -100), ('priority__lte', 100)), name='taskharbor_job_priority'),
+            model_name="job",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("priority__gte", -100), ("priority__lte", 100)),
+                name="taskharbor_job_priority",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='job',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('queue__regex', '[^A-Za-z0-9_.:-]'), _negated=True), django.db.models.lookups.Range(django.db.models.functions.text.Length('queue'), (1, 128)), models.Q(('task', ''), _negated=True)), name='taskharbor_job_names'),
+            model_name="job",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(("queue__regex", "[^A-Za-z0-9_.:-]"), _negated=True),
+                    django.db.models.lookups.Range(
+                        django.db.models.functions.text.Length("queue"), (1, 128)
+                    ),
+                    models.Q(("task", ""), _negated=True),
+                ),
+                name="taskharbor_job_names",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='job',
-            constraint=models.CheckConstraint(condition=models.Q(('attempts__gte', 0), ('dependencies_left__gte', 0), ('executions__gte', 0), ('lease_losses__gte', 0)), name='taskharbor_job_counts'),
+            model_name="job",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    ("attempts__gte", 0),
+                    ("dependencies_left__gte", 0),
+                    ("executions__gte", 0),
+                    ("lease_losses__gte", 0),
+                ),
+                name="taskharbor_job_counts",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='job',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('state', 'blocked'), _negated=True), models.Q(('lease__isnull', True), ('cancel_requested_at__isnull', True), ('finished_at__isnull', True), ('dependencies_left__gt', 0)), _connector='OR'), name='taskharbor_job_blocked_rule'),
+            model_name="job",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(("state", "blocked"), _negated=True),
+                    models.Q(
+                        ("lease__isnull", True),
+                        ("cancel_requested_at__isnull", True),
+                        ("finished_at__isnull", True),
+                        ("dependencies_left__gt", 0),
+                    ),
+                    _connector="OR",
+                ),
+                name="taskharbor_job_blocked_rule",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='job',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('state', 'scheduled'), _negated=True), models.Q(('lease__isnull', True), ('cancel_requested_at__isnull', True), ('finished_at__isnull', True), ('run_at__isnull', False), ('dependencies_left', 0)), _connector='OR'), name='taskharbor_job_scheduled_rule'),
+            model_name="job",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(("state", "scheduled"), _negated=True),
+                    models.Q(
+                        ("lease__isnull", True),
+                        ("cancel_requested_at__isnull", True),
+                        ("finished_at__isnull", True),
+                        ("run_at__isnull", False),
+                        ("dependencies_left", 0),
+                    ),
+                    _connector="OR",
+                ),
+                name="taskharbor_job_scheduled_rule",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='job',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('state', 'ready'), _negated=True), models.Q(('lease__isnull', True), ('cancel_requested_at__isnull', True), ('finished_at__isnull', True), ('dependencies_left', 0)), _connector='OR'), name='taskharbor_job_ready_rule'),
+            model_name="job",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(("state", "ready"), _negated=True),
+                    models.Q(
+                        ("lease__isnull", True),
+                        ("cancel_requested_at__isnull", True),
+                        ("finished_at__isnull", True),
+                        ("dependencies_left", 0),
+                    ),
+                    _connector="OR",
+                ),
+                name="taskharbor_job_ready_rule",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='job',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('state', 'inflight'), _negated=True), models.Q(('finished_at__isnull', True), ('lease__isnull', False), ('dependencies_left', 0)), _connector='OR'), name='taskharbor_job_inflight_rule'),
+            model_name="job",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(("state", "inflight"), _negated=True),
+                    models.Q(
+                        ("finished_at__isnull", True),
+                        ("lease__isnull", False),
+                        ("dependencies_left", 0),
+                    ),
+                    _connector="OR",
+                ),
+                name="taskharbor_job_inflight_rule",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='job',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('state', 'done'), _negated=True), models.Q(('lease__isnull', False), ('finished_at__isnull', False), ('dependencies_left', 0)), _connector='OR'), name='taskharbor_job_done_rule'),
+            model_name="job",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(("state", "done"), _negated=True),
+                    models.Q(
+                        ("lease__isnull", False),
+                        ("finished_at__isnull", False),
+                        ("dependencies_left", 0),
+                    ),
+                    _connector="OR",
+                ),
+                name="taskharbor_job_done_rule",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='job',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('state', 'dead'), _negated=True), ('finished_at__isnull', False), _connector='OR'), name='taskharbor_job_dead_rule'),
+            model_name="job",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(("state", "dead"), _negated=True),
+                    ("finished_at__isnull", False),
+                    _connector="OR",
+                ),
+                name="taskharbor_job_dead_rule",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='job',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('state', 'cancelled'), _negated=True), models.Q(('lease__isnull', True), ('finished_at__isnull', False)), _connector='OR'), name='taskharbor_job_cancelled_rule'),
+            model_name="job",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(("state", "cancelled"), _negated=True),
+                    models.Q(("lease__isnull", True), ("finished_at__isnull", False)),
+                    _connector="OR",
+                ),
+                name="taskharbor_job_cancelled_rule",
+            ),
         ),
         PostgreSQLTableSettings(),
         MySQLExactNames(),

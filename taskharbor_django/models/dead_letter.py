@@ -78,9 +78,9 @@ class DeadLetter(models.Model):
             ),
         ]
 
+    def __str__(self) -> str:
+        return f"{self.task} {self.job_id}: {self.reason}"
+
     @classmethod
     def check(cls, **kwargs: Any) -> list[CheckMessage]:
         return without_partial_index_warnings(super().check(**kwargs))
-
-    def __str__(self) -> str:
-        return f"{self.task} {self.job_id}: {self.reason}"

@@ -207,9 +207,9 @@ class Job(models.Model):
                 condition=Q(priority__gte=PRIORITY_FIRST, priority__lte=PRIORITY_LAST),
                 name="taskharbor_job_priority",
             ),
-            # One look for a character that does not belong: 0.8 us a row on PostgreSQL. A pattern of
-            # the whole name ("^[...]{1,128}$") takes 16, on each of a job's writes, and lets a newline
-            # at the end pass on SQLite and MariaDB.
+            # One look for a character that does not belong: 0.8 us a row on PostgreSQL. A pattern
+            # of the whole name ("^[...]{1,128}$") takes 16, on each of a job's writes, and lets a
+            # newline at the end pass on SQLite and MariaDB.
             models.CheckConstraint(
                 condition=~Q(queue__regex=r"[^A-Za-z0-9_.:-]")
                 & Q(Range(Length("queue"), (1, 128)))

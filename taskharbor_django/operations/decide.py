@@ -65,7 +65,7 @@ def outcome_of(
     category = category or category_of(error)
     if category == FailureCategory.CANCELLED:
         return outcome(OutcomeKind.CANCEL, reservation, **times)
-    update = _update(error, reservation, category, code or getattr(error, "code", ""), now)
+    update = _update(error, reservation, category, code or _code(error), now)
     reason = _burial(error, category, task, update.attempts, reservation)
     if reason is not None:
         return outcome(OutcomeKind.FAIL, reservation, reason=reason, update=update, **times)
@@ -151,10 +151,19 @@ def _update(
         last_error=_shown(describe_exception(error), settings),
         failed_at=now,
         category=category,
-        code=sanitise_text(str(code), CODE_MAX_CHARS),
+        code=sanitise_text(code, CODE_MAX_CHARS),
         error_class=sanitise_text(type(error).__qualname__, NAME_MAX_CHARS),
         traceback=_traceback(error, settings),
     )
+
+
+def _code(error: BaseException) -> str:
+    """The code that an exception gives itself, whatever its class does when asked."""
+    try:
+        code = getattr(error, "code", None)
+        return "" if code is None else str(code)
+    except BaseException:  # noqa: BLE001  SystemExit too: it is the handler's, not ours
+        return ""
 
 
 def _traceback(error: BaseException, settings: Settings) -> str:

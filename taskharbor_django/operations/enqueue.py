@@ -21,7 +21,8 @@ from ..context import current
 from ..drivers.transient import repeat
 from ..exceptions import IdempotencyConflict, InvalidJob, InvalidPayload
 from ..models import IdempotencyKey
-from ..tasks import Call, Default, Limit, Submission, Task
+from ..task_options import Default, Limit
+from ..tasks import Call, Submission, Task
 from ..values import JobRecord, shown
 from .handle import JobHandle
 from .notify import notify_on_commit

@@ -1,37 +1,64 @@
-"""Async handlers: one event loop for the process, in a thread of its own."""
+"""
+Async handlers: one event loop for the process, in a thread of its own.
+
+A handler that does not await anything lets no other run, nor can it be cancelled. The watch asks
+the loop for signs of life; a loop that gives none when the time of a job is up is left behind, and
+a new process goes on with what it holds.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from asgiref.sync import sync_to_async
 from django.db.backends.signals import connection_created
 
-from ..clock import Clock
+from ..clock import Clock, steady
 from ..context import Runtime, current
 from ..values import Outcome
 from . import connections, executor
 from .executor import Prepared
 from .holdings import Running
-from .pools import OnFinished, begin, end_of
+from .pools import Holds, OnFinished, begin, end_of, fault, not_ours
+
+logger = logging.getLogger(__name__)
 
 
 class AsyncPool:
     def __init__(
-        self, size: int, *, runtime: Runtime, clock: Clock, on_finished: OnFinished
+        self,
+        size: int,
+        *,
+        runtime: Runtime,
+        clock: Clock,
+        on_finished: OnFinished,
+        holds: Holds,
     ) -> None:
         self.size = size
         self.busy: set[Running] = set()
+        self.blocked = False
+        self._left_behind: set[Running] = set()
+        self._tasks: dict[asyncio.Task[None], Running] = {}
+        self._asked: float | None = None
+        self._closing = False
         self._runtime = runtime
         self._clock = clock
         self._on_finished = on_finished
+        self._holds = holds
         self._used_database = False
 
     @property
     def free(self) -> int:
         return self.size - len(self.busy)
+
+    @property
+    def stuck(self) -> set[Running]:
+        """What cannot end any more, and is held until the process does."""
+        return self.busy if self.blocked else set()
 
     def start(self) -> None:
         connection_created.connect(
@@ -39,9 +66,7 @@ class AsyncPool:
         )
         # Made only now: a worker that never came to run has nothing to close.
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(
-            target=self._loop.run_forever, name="taskharbor-async", daemon=True
-        )
+        self._thread = threading.Thread(target=self._serve, name="taskharbor-async", daemon=True)
         self._thread.start()
 
     def put(self, reserved: Iterable[Running]) -> None:
@@ -52,12 +77,50 @@ class AsyncPool:
     def close(self, timeout: float) -> bool:
         """Stop the loop; False when handlers were still at work after the timeout."""
         connection_created.disconnect(dispatch_uid=f"taskharbor-{id(self)}")
+        self._closing = True
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(timeout)
+        self._thread.join(0.0 if self.blocked else timeout)
         if self._thread.is_alive():
             return False
         self._loop.close()
         return True
+
+    # -- from the watch --------------------------------------------------------------------------
+
+    def silence(self) -> float:
+        """Ask the loop for a sign of life; return for how long none has come."""
+        asked = self._asked
+        if asked is None:
+            asked = self._asked = steady()
+            self._call(self._answer)
+        return steady() - asked
+
+    def blocker(self) -> Running | None:
+        """The job whose handler the loop is running at this moment, if it is one."""
+        task = asyncio.current_task(self._loop)
+        return None if task is None else self._tasks.get(task)
+
+    def leave_behind(self, running: Running) -> bool:
+        """Give up a job that does not end; False when it just did."""
+        self._left_behind.add(running)
+        if running not in self.busy:
+            return False
+        self.busy.discard(running)
+        return True
+
+    # -- in the loop's thread --------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        while not self._closing:
+            try:
+                self._loop.run_forever()
+            except BaseException:
+                # SystemExit in a task that a handler made: asyncio raises it here, too.
+                logger.exception("the event loop was ended by a handler, and goes on")
+
+    def _answer(self) -> None:
+        self._asked = None
+        self.blocked = False
 
     def _note_use(self, **_: object) -> None:
         # Async database access goes through one thread of asgiref's; its connection outlives jobs.
@@ -66,27 +129,38 @@ class AsyncPool:
     def _begin_all(self, batch: list[Running]) -> None:
         for running in batch:
             task = self._loop.create_task(self._run(running))
+            self._tasks[task] = running
+            task.add_done_callback(self._tasks.pop)
             running.stop = self._stopper(task)
 
     def _stopper(self, task: asyncio.Task[None]) -> object:
-        return lambda _why, _force: self._loop.call_soon_threadsafe(task.cancel)
+        return lambda _why, _force: self._call(task.cancel)
+
+    def _call(self, function: Callable[[], object]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has just been closed
+            self._loop.call_soon_threadsafe(function)
 
     async def _run(self, running: Running) -> None:
         try:
             outcome = await self._outcome(running)
-        finally:
-            self.busy.discard(running)
+        except BaseException as error:  # noqa: BLE001  its job must not be held for ever
+            outcome = fault(error, running, self._clock.now())
+        if running in self._left_behind:
+            return  # the outcome was decided without it
+        self.busy.discard(running)
         self._on_finished(running, outcome)
 
     async def _outcome(self, running: Running) -> Outcome:
+        if not self._holds(running.token):
+            return not_ours(running)
         prepared = executor.prepare(running.reservation, self._clock.now())
         if isinstance(prepared, Outcome):
             return prepared
         begin(running, prepared, self._runtime)
-        if self._used_database:
-            await sync_to_async(connections.clean)()
         current.set(running.context)  # each asyncio task has a context of its own
         try:
+            if self._used_database:
+                await sync_to_async(connections.clean)()
             value = await executor.call(prepared, running.context)
         except BaseException as error:  # noqa: BLE001  CancelledError and SystemExit are the job's
             return self._failed(error, running, prepared)

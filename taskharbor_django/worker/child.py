@@ -32,6 +32,8 @@ def main() -> int:
             _serve(channel, told["using"])
     except ChannelClosed:
         return 1  # the worker was gone before there was anything to give back
+    finally:
+        channel.close()
     return 0
 
 

@@ -18,7 +18,8 @@ from ..failpoints import reach
 from ..lifecycle import FailureCategory, OutcomeKind
 from ..operations import decide
 from ..payload import decode_call, encode_value
-from ..tasks import Default, Task, registry
+from ..task_options import Default
+from ..tasks import Task, registry
 from ..values import Outcome, Reservation
 
 NOT_STORED = b""  # stands for a result that could not be stored

@@ -13,6 +13,7 @@ from asyncio import CancelledError
 from collections import deque
 from collections.abc import Callable, Iterable
 from datetime import datetime
+from uuid import UUID
 
 from django.db import connections as django_connections
 
@@ -36,6 +37,7 @@ SHUTDOWN = "the worker is shutting down"
 
 OnFinished = Callable[[Running, Outcome], None]
 Isolated = Callable[[Running, Prepared], Outcome | None]
+Holds = Callable[[UUID], bool]
 
 
 class ThreadPool:
@@ -48,6 +50,7 @@ class ThreadPool:
         runtime: Runtime,
         clock: Clock,
         on_finished: OnFinished,
+        holds: Holds,
         isolated: Isolated,
         using: str,
         isolate_all: bool = False,
@@ -56,6 +59,7 @@ class ThreadPool:
         self._runtime = runtime
         self._clock = clock
         self._on_finished = on_finished
+        self._holds = holds
         self._isolated = isolated
         self._isolate_all = isolate_all
         self._using = using
@@ -116,11 +120,11 @@ class ThreadPool:
         self.opened.unwatch()
         return not any(thread.is_alive() for thread in self._threads)
 
-    def timed_out(self, running: Running) -> Outcome:
+    def timed_out(self, running: Running, text: str = "") -> Outcome:
         """The outcome of a job whose thread was left behind."""
         job = running.reservation.job
         return decide.outcome_of(
-            JobTimeout(),
+            JobTimeout(text),
             running.reservation,
             registry.get(job.task),
             now=self._clock.now(),
@@ -169,19 +173,13 @@ class ThreadPool:
     def _run_safely(self, running: Running) -> Outcome | None:
         try:
             return self._run(running)
-        except Exception as error:  # a fault of the runtime's own must not cost the thread
-            logger.exception("job %s: the worker itself failed", running.job_id)
-            return decide.outcome_of(
-                error,
-                running.reservation,
-                None,
-                now=self._clock.now(),
-                started_at=running.started_at,
-                category=FailureCategory.SYSTEM,
-            )
+        except BaseException as error:  # noqa: BLE001  it must not cost the thread
+            return fault(error, running, self._clock.now())
 
     def _run(self, running: Running) -> Outcome | None:
         reservation = running.reservation
+        if not self._holds(running.token):
+            return not_ours(running)
         prepared = executor.prepare(reservation, self._clock.now())
         if isinstance(prepared, Outcome):
             return prepared
@@ -230,6 +228,28 @@ def begin(running: Running, prepared: Prepared, runtime: Runtime) -> None:
     running.started_at = prepared.started_at
     if running.reservation.job.timeout is not None:
         running.deadline = steady() + running.reservation.job.timeout.total_seconds()
+
+
+def not_ours(running: Running) -> Outcome:
+    """
+    What becomes of a job whose lease ran out before it began, as in a process that was stopped.
+
+    Given back and not dropped: if a renewal was on its way, nobody else would ever run it.
+    """
+    return decide.outcome(OutcomeKind.RELEASE, running.reservation)
+
+
+def fault(error: BaseException, running: Running, now: datetime) -> Outcome:
+    """What a fault around the handler means: the runtime's own, or a backoff's or a codec's."""
+    logger.error("job %s: the worker itself failed", running.job_id, exc_info=error)
+    return decide.outcome_of(
+        error,
+        running.reservation,
+        None,
+        now=now,
+        started_at=running.started_at,
+        category=FailureCategory.SYSTEM,
+    )
 
 
 def end_of(error: BaseException, running: Running, prepared: Prepared, now: datetime) -> Outcome:

@@ -40,7 +40,7 @@ from ..values import Outcome, Rejection, Reservation
 from . import connections, executor, reports
 from .holdings import Running
 from .messages import Channel, ChannelClosed, Message, outcome_facts, read_error, read_reservation
-from .pools import SHUTDOWN, begin, run_here
+from .pools import SHUTDOWN, begin, fault, run_here
 from .trouble import disconnect
 
 logger = logging.getLogger(__name__)
@@ -80,7 +80,7 @@ class Serving:
         if self._orphaned:
             return
         run = self._run = Run(self._channel, message["number"], Running(reservation))
-        outcome = run.call(message["started_at"], self._using, self._clock)
+        outcome = run.call_safely(message["started_at"], self._using, self._clock)
         self._run = None
         # Kept until the next job comes: the worker may be gone before it has settled this.
         self._unsettled = None if run.running.settled else outcome
@@ -165,6 +165,12 @@ class Run:
     @property
     def _reservation(self) -> Reservation:
         return self.running.reservation
+
+    def call_safely(self, started_at: Any, using: str, clock: DatabaseClock) -> Outcome:
+        try:
+            return self.call(started_at, using, clock)
+        except BaseException as error:  # noqa: BLE001  as in the threads of a worker
+            return fault(error, self.running, clock.now())
 
     def call(self, started_at: Any, using: str, clock: DatabaseClock) -> Outcome:
         """Run the handler as a pool of the worker would."""

@@ -88,6 +88,7 @@ class Worker:
             runtime=self._reports,
             clock=self.clock,
             on_finished=self._finished,
+            holds=self.holdings.holds,
             isolated=self._children.run,
             isolate_all=options.isolate_all,
             using=options.using,
@@ -97,9 +98,14 @@ class Worker:
             runtime=self._reports,
             clock=self.clock,
             on_finished=self._finished,
+            holds=self.holdings.holds,
         )
         self._watch = Watch(
-            self.holdings, self.threads, self._stubborn, stubborn_after=options.stubborn_after
+            self.holdings,
+            self.threads,
+            self.coroutines,
+            self._stubborn,
+            stubborn_after=options.stubborn_after,
         )
         self._parts = (self._completer, self._heartbeat, self._reports, self._watch)
 
@@ -195,7 +201,7 @@ class Worker:
     def _limit_reached(self) -> bool:
         """A process past --max-jobs or --max-memory, or with a lost thread, makes way."""
         self.replace = self.replace or bool(self._presence.worn_out())
-        if self.replace and not self.holdings:
+        if self.replace and all(it in self.coroutines.stuck for it in self.holdings.all()):
             self.make_way(self._presence.worn_out() or "a thread was left behind")
         return self.replace
 
@@ -298,10 +304,10 @@ class Worker:
         left = reserved[0].lease.expires_at - self.clock.now()
         self._take_on(reserved, sent + left.total_seconds())
 
-    def _stubborn(self, running: Running) -> None:
-        """A thread does not stop: its job failed, and this process makes way."""
+    def _stubborn(self, running: Running, text: str = "") -> None:
+        """A handler does not stop: its job failed, and this process makes way."""
         self.replace = True
-        self._completer.put(running, self.threads.timed_out(running))
+        self._completer.put(running, self.threads.timed_out(running, text))
 
     # -- the end ---------------------------------------------------------------------------------
 
@@ -326,7 +332,7 @@ class Worker:
     def _finish(self, patience: float) -> bool:
         """Wait until no handler runs; False when some still do."""
         until = steady() + patience
-        while self.threads.busy or self.coroutines.busy:
+        while self.threads.busy or self.coroutines.busy - self.coroutines.stuck:
             left = until - steady()
             if left <= 0:
                 return False

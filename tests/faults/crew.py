@@ -1,8 +1,12 @@
 """The worker processes of one test, and the history of what they did."""
 
+import contextlib
 import json
 import signal
+import sqlite3
 import time
+
+from django.db import connection
 
 from taskharbor_django.models import Attempt, DeadLetter, Job
 from tests.process.harness import PATIENCE, kill, processes, wait_until
@@ -102,9 +106,51 @@ def gone(process):
     assert process.exit_code() == -signal.SIGKILL, process.output
 
 
-def stopped_for(process, seconds):
+# Sessions of others that are in the midst of a transaction.
+OPEN_TRANSACTIONS = {
+    "postgresql": """
+        SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
+        AND pid <> pg_backend_pid() AND xact_start IS NOT NULL
+    """,
+    "mysql": "SELECT count(*) FROM information_schema.innodb_trx",
+}
+
+
+def freeze(process):
+    """Stop a process where it holds no lock; on SQLite that would stop everybody else, too."""
+
+    def frozen():
+        kill(process.pid, signal.SIGSTOP)
+        stopped(process)
+        if not _someone_writes():
+            return True
+        kill(process.pid, signal.SIGCONT)
+        return False
+
+    wait_until(frozen, what="a good instant to stop")
+
+
+def _someone_writes():
+    if connection.vendor == "sqlite":
+        return _sqlite_is_locked(connection.settings_dict["NAME"])
+    with connection.cursor() as cursor:
+        cursor.execute(OPEN_TRANSACTIONS[connection.vendor])
+        return cursor.fetchone()[0] > 0
+
+
+def _sqlite_is_locked(name):
+    with contextlib.closing(sqlite3.connect(name, timeout=0.1, isolation_level=None)) as raw:
+        try:
+            raw.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:
+            return True
+        raw.execute("ROLLBACK")
+        return False
+
+
+def freeze_for(process, seconds):
     """Stop a process for a while; what matters is that it does nothing meanwhile."""
-    kill(process.pid, signal.SIGSTOP)
+    freeze(process)
     until = time.monotonic() + seconds
     wait_until(lambda: time.monotonic() > until, what="the time")
     kill(process.pid, signal.SIGCONT)

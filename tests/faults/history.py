@@ -398,7 +398,8 @@ class History:
             facts.jobs[pk] = Final(state=state, **dict(counts))
         for row in Attempt.objects.values_list("job", "lease_version", "end", "category"):
             facts.records[row[0]][row[1]] = Record(end=row[2], category=row[3])
-        facts.letters.update(DeadLetter.objects.exclude(open_for=None).values_list("open_for", flat=True))
+        letters = DeadLetter.objects.exclude(open_for=None)
+        facts.letters.update(letters.values_list("open_for", flat=True))
         facts.processes = [f"{pid} {command}" for pid, command in self.processes().items()]
         return facts
 

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import sqlite3
 import threading
 
 from taskharbor_django import failpoints
@@ -22,7 +23,18 @@ def _stop():
     """
     if not _passed:
         _passed.add("stopped")
+        _let_writers_finish()
         signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
+
+
+def _let_writers_finish():
+    """A process that is stopped with SQLite's write lock stops everybody."""
+    database = DATABASES["default"]  # noqa: F405
+    if database["ENGINE"] == "django.db.backends.sqlite3":
+        connection = sqlite3.connect(database["NAME"], timeout=30, isolation_level=None)
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("ROLLBACK")
+        connection.close()
 
 
 failpoints._ACTIONS["stop"] = _stop

@@ -22,7 +22,7 @@ def statements(work, using="default"):
 def only(sent, *words):
     """The one statement among them that says all these words."""
     found = [each for each in sent if all(word in each[0] for word in words)]
-    assert len(found) == 1, [sql for sql, _ in sent]
+    assert len(found) == 1, [sql[:80] for sql, _ in found or sent]
     return found[0]
 
 
@@ -72,9 +72,9 @@ def explain_generic(statement, using="default"):
     with connections[using].cursor() as cursor:
         cursor.execute("SET LOCAL plan_cache_mode = force_generic_plan")
         cursor.execute(f"PREPARE explained AS {text}")
-        unknown = ", ".join(["NULL"] * count)
+        unknown = f"({', '.join(['NULL'] * count)})" if count else ""
         try:
-            cursor.execute(f"EXPLAIN (FORMAT JSON) EXECUTE explained ({unknown})")
+            cursor.execute(f"EXPLAIN (FORMAT JSON) EXECUTE explained {unknown}")
             return _node(cursor)
         finally:
             cursor.execute("DEALLOCATE explained")

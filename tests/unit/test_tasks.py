@@ -23,7 +23,8 @@ from taskharbor_django.exceptions import (
     UnknownTask,
 )
 from taskharbor_django.lifecycle import FailureCategory, Priority
-from taskharbor_django.tasks import DEFAULT, Call, Registry, Submission, Task, registry, task
+from taskharbor_django.task_options import DEFAULT
+from taskharbor_django.tasks import Call, Registry, Submission, Task, registry, task
 from tests.testapp import tasks as testapp_tasks
 from tests.testapp.tasks import add, remember, report, write
 

@@ -70,8 +70,8 @@ def hold(holdings):
 @contextlib.contextmanager
 def working(**options):
     """A worker in a thread of this process, stopped and joined at the end of the block."""
-    options = {"poll": timedelta(seconds=0.05), "threads": 4, "grace": timedelta(seconds=10)} | options
-    worker = Worker(WorkerOptions(**options))
+    quick = {"poll": timedelta(seconds=0.05), "threads": 4, "grace": timedelta(seconds=10)}
+    worker = Worker(WorkerOptions(**quick | options))
 
     def run():
         try:

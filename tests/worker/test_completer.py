@@ -17,7 +17,7 @@ from .conftest import ScriptedDriver, ack, reservation
 def quick(monkeypatch):
     monkeypatch.setattr(trouble, "FIRST_PAUSE", 0.01)
     monkeypatch.setattr(completer_module, "LOCKED_PAUSE", 0.01)
-    monkeypatch.setattr(completer_module, "disconnect", lambda using: None)
+    monkeypatch.setattr(completer_module, "disconnect", lambda _using: None)
 
 
 @pytest.fixture

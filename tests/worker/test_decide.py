@@ -1,6 +1,7 @@
 """From an exception to an outcome."""
 
 from datetime import timedelta
+from itertools import pairwise
 
 import pytest
 from django.test import override_settings
@@ -169,7 +170,7 @@ def test_a_lifetime_is_over_at_exactly_its_end():
 def test_an_unknown_task_is_given_back_later_each_time():
     waits = [handler_missing(reservation(handler_misses=n), NOW).run_at - NOW for n in range(9)]
     assert waits[0] == timedelta(seconds=7)
-    assert all(after == 2 * before for before, after in zip(waits, waits[1:], strict=False))
+    assert all(after == 2 * before for before, after in pairwise(waits))
     assert handler_missing(reservation(handler_misses=3), NOW).missed
 
 
