@@ -165,14 +165,13 @@ def digest(data: Data, *, codec: Codec = JSON) -> str:
     """
     Return 64 hexadecimal digits that are the same for the same call.
 
-    Payloads keep the order in which a dict was filled, so keys are sorted here. Other codecs are
-    decoded first: two encryptions of one call need not have a byte in common.
+    Payloads keep the order in which a dict was filled, so keys are sorted here. What another codec
+    made is decoded first: two encryptions of one call need not have a byte in common.
     """
-    if type(codec) is JSONCodec:
-        try:
-            wire = _loads(str(data, "utf-8"))
-        except (RecursionError, ValueError):
-            raise PayloadCorrupt from None
-    else:
-        wire = Writer(CEILING).write(decode_value(data, codec=codec), CALL_DEPTH)
+    if type(codec) is not JSONCodec:
+        data = JSON.encode(decode_value(data, codec=codec))
+    try:
+        wire = _loads(str(data, "utf-8"))
+    except (RecursionError, ValueError):
+        raise PayloadCorrupt from None
     return sha256(_canonical(wire).encode()).hexdigest()

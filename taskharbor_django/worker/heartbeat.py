@@ -67,11 +67,12 @@ class Heartbeat(threading.Thread):
         self.join()
 
     def run(self) -> None:
-        pause = self._interval
-        while not self._stopping:
+        pause, last = self._interval, False
+        while not last:
             self._now.wait(pause)
             self._now.clear()
-            pause = self._interval
+            # Looked at before the beat: one that is under way when `close` is called is not the last.
+            pause, last = self._interval, self._stopping
             try:
                 self.beat()
                 self._trouble.ended()

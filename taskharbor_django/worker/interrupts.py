@@ -34,8 +34,16 @@ class Interruptible:
         """End the stretch; may itself be interrupted, and is then simply called again."""
         with self._lock:
             thread, self._thread = self._thread, None
-            if thread is not None and self._sent:
-                _set_async_exc(thread, ctypes.py_object())
+            if thread is None or not self._sent:
+                return
+        # One that may be on its way is replaced by one that certainly is, and caught. To take it
+        # back by sending nothing leaves CPython 3.11 looking for it, for ever where code is traced.
+        try:
+            _set_async_exc(thread, ctypes.py_object(Interrupted))
+            while True:
+                pass
+        except Interrupted:
+            pass
 
     def interrupt(self) -> bool:
         """Raise Interrupted in the handler; False when it is not running (any more)."""

@@ -13,7 +13,8 @@ from uuid import uuid4
 
 from django.db import Error as DatabaseTrouble
 
-from ..clock import DatabaseClock, steady
+from ..clock import DatabaseClock, LocalClock, steady
+from ..conf import get_settings
 from ..drivers import DatabaseDriver
 from ..failpoints import reach
 from ..lifecycle import OutcomeKind
@@ -52,7 +53,8 @@ class Worker:
     def __init__(self, options: WorkerOptions) -> None:
         self.options = options
         self.driver: DatabaseDriver = driver_for(options.using)
-        self.clock = DatabaseClock(self.driver.now)
+        local = get_settings().clock == "local"
+        self.clock = DatabaseClock(LocalClock().now if local else self.driver.now)
         self.holdings = Holdings()
         self.appetite = Appetite(options.prefetch)
         self.ready = False
@@ -349,6 +351,7 @@ class Worker:
         if left:
             try:
                 self.driver.settle(left, now=self.clock.now())
+                self._remove_leases(left)
                 self._presence.tally[OutcomeKind.RELEASE] += len(left)
             except DatabaseTrouble:
                 logger.warning(

@@ -189,10 +189,19 @@ def _numbers(facts, job):
     sums = tuple(map(sum, zip(*(step.counts for step in steps), strict=True))) or (0, 0, 0, 0)
     if final and sums != (final.fence, final.executions, final.attempts, final.losses):
         yield f"its counters {final} do not add up with its history {sums}"
-    expected = {step.fence: end for step in steps if (end := RECORDED.get(fate(step) or ""))}
+    expected = {step.fence: end for step in steps if (end := _recorded(step))}
     recorded = {fence: record.end for fence, record in facts.records[job].items()}
     if recorded != expected:
         yield f"its attempts are recorded as {recorded}, and not as {expected}"
+
+
+def _recorded(step):
+    """How the attempt that ends with this change is recorded, None when it is not."""
+    how = fate(step) or ""
+    # What is taken back after somebody asked to cancel it ends so, and is charged with nothing.
+    if how == "cancel" and step.held_until is not None and step.held_until <= step.at:
+        return "lost"
+    return RECORDED.get(how)
 
 
 def _losses(steps):

@@ -16,6 +16,7 @@ from django.core.management import CommandError, call_command
 from taskharbor_django.management import arguments
 from taskharbor_django.models import Job, Lease, Worker
 from taskharbor_django.worker import banner
+from taskharbor_django.worker.options import WorkerOptions
 from taskharbor_django.worker.stop_signals import STUCK
 from tests.testapp.process_tasks import hold, mark, resist
 
@@ -285,9 +286,16 @@ def test_the_banner_says_what_runs_where(processes, vendor):
         "pool thread",
         f"database default ({vendor})",
         "lease 12 s",
-        "NOTIFY and polling" if vendor == "postgresql" else "polling each 1 s",
+        "polling each 1 s",
     ):
         assert fact in said
+
+
+@pytest.mark.parametrize("listen", [True, False])
+def test_notify_is_named_where_it_is_listened_to(vendor, listen):
+    said = banner._wake_up(WorkerOptions(listen=listen, poll=timedelta(seconds=2)))
+    notified = listen and vendor == "postgresql"
+    assert said == ("NOTIFY and polling each 2 s" if notified else "polling each 2 s")
 
 
 def test_verbosity_0_is_quiet(processes):

@@ -3,68 +3,31 @@ Each question has its own index, also when 200,000 other rows lie around it, and
 parameters are handed over.
 """
 
-from datetime import timedelta
-
 import pytest
 from django.db import connections, transaction
 
 from taskharbor_django.drivers import DatabaseDriver
 from taskharbor_django.lifecycle import OutcomeKind
-from taskharbor_django.models import Job, Lease
 
+from .crowds import disperse, gather
 from .drivers import END, PortableDriver, acks, hold, outcome, put, take
 from .plans import explain, explain_generic, only, statements
-from .raw import LEASE, NOW
+from .raw import LEASE
 from .sessions import execute
 
 pytestmark = pytest.mark.django_db
 
-TABLES = f"{Job._meta.db_table}, {Lease._meta.db_table}"
 BOUND = "bound"
-IN_CLAIM = "\"taskharbor_job\".\"state\" = 'ready'"
-
-COMMON = "(id, task, queue, payload, seq, created_at, updated_at, state, available_at"
-FILL_POSTGRESQL = [
-    f"""
-    INSERT INTO taskharbor_job {COMMON}, lease, finished_at)
-    SELECT gen_random_uuid(), 't', 'default', '', n, %(now)s, %(now)s, 'done', %(now)s,
-        gen_random_uuid(), %(now)s::timestamptz FROM generate_series(1, 120000) AS n
-    """,
-    f"""
-    INSERT INTO taskharbor_job {COMMON}, lease)
-    SELECT gen_random_uuid(), 't', 'default', '', n, %(now)s, %(now)s, 'inflight', %(now)s,
-        md5((n %% 5000)::text)::uuid FROM generate_series(1, 20000) AS n
-    """,
-    """
-    INSERT INTO taskharbor_lease (token, call, worker, acquired_at, expires_at)
-    SELECT md5(n::text)::uuid, md5(n::text)::uuid, 'w', %(now)s,
-        %(ahead)s::timestamptz + n * interval '1 ms' FROM generate_series(0, 4999) AS n
-    """,
-    f"""
-    INSERT INTO taskharbor_job {COMMON}, run_at)
-    SELECT gen_random_uuid(), 't', 'default', '', n, %(now)s, %(now)s, 'scheduled',
-        %(ahead)s::timestamptz + n * interval '1 s', %(ahead)s FROM generate_series(1, 20000) AS n
-    """,
-    f"""
-    INSERT INTO taskharbor_job {COMMON}, priority)
-    SELECT gen_random_uuid(), 't', 'other-' || n %% 10, '', n, %(now)s, %(now)s, 'ready',
-        %(now)s::timestamptz + n * interval '1 ms', n %% 3 * 50
-    FROM generate_series(1, 40000) AS n
-    """,
-    "ANALYZE taskharbor_job",
-    "ANALYZE taskharbor_lease",
-]
-AHEAD = NOW + timedelta(days=1)
+IN_CLAIM = '"taskharbor_job"."state" = \'ready\''
 
 
 @pytest.fixture(scope="module")
 def crowd(django_db_setup, django_db_blocker):
-    """200,000 jobs that no verb of the tests may look at; stored once for all tests."""
+    """Jobs that no verb of the tests may look at, 200,000 on PostgreSQL; stored once for all."""
     with django_db_blocker.unblock():
-        for sql in FILL_POSTGRESQL:
-            execute(sql, {"now": NOW, "ahead": AHEAD})
+        gather()
         yield
-        execute(f"TRUNCATE {TABLES}")
+        disperse()
 
 
 @pytest.fixture(scope="module")
@@ -89,8 +52,11 @@ def verbs(driver):
         sent = {
             "reserve": statements(lambda: held.extend(take_all(driver)), using),
             "renew": statements(lambda: renew(driver, held), using),
-            "ack": statements(lambda: driver.settle(acks(held[:100]), now=END), using),
-            "fail": statements(lambda: driver.settle(fails(held[100:]), now=END), using),
+            "ack": statements(lambda: driver.settle(acks(held[100:]), now=END), using),
+            "ack of many leases": statements(
+                lambda: driver.settle(acks(held[:50]), now=END), using
+            ),
+            "fail": statements(lambda: driver.settle(fails(held[50:100]), now=END), using),
             "queues": statements(driver.ready_queues, using),
         }
         transaction.set_rollback(True, using=using)
@@ -105,7 +71,7 @@ def take_all(driver):
 
 
 def renew(driver, held):
-    tokens = {each.lease.token for each in held[-10:]}
+    tokens = {each.lease.token for each in held[:5] + held[-5:]}
     assert len(driver.extend_leases(tokens, now=END, lease_for=2 * LEASE)) == len(tokens)
 
 
@@ -179,8 +145,9 @@ class TestPostgreSQL:
         assert jobs.indexes == {"taskharbor_job_inflight"}
         assert not jobs.scanned
 
-    def test_acks_are_written_by_primary_key_and_nothing_is_scanned(self, plan):
-        found = plan(DatabaseDriver, "ack", "'done'")
+    @pytest.mark.parametrize("verb", ["ack", "ack of many leases"])
+    def test_acks_are_written_by_primary_key_and_no_job_is_scanned(self, plan, verb):
+        found = plan(DatabaseDriver, verb, "'done'")
         # The rows to lock may be found through their lease too: as many entries as it has jobs.
         ways = {"taskharbor_job_pkey", "taskharbor_job_inflight", "taskharbor_lease_pkey"}
         assert "taskharbor_job_pkey" in found.indexes <= ways
@@ -203,3 +170,83 @@ class TestPostgreSQL:
         assert found.indexes == {"taskharbor_job_ready"}
         assert not found.scanned
         assert "Sort" not in found.kinds
+
+
+@pytest.fixture(scope="module")
+def sent_portably(crowd):
+    return verbs(DatabaseDriver())
+
+
+@pytest.mark.sqlite
+class TestSQLite:
+    @pytest.fixture
+    def plan(self, sent_portably):
+        def make(verb, *words):
+            sql, parameters = only(sent_portably[verb], *words)
+            return [detail for *_, detail in execute(f"EXPLAIN QUERY PLAN {sql}", parameters)]
+
+        return make
+
+    def test_a_claim_walks_along_its_index_in_order(self, plan):
+        steps = plan("reserve", IN_CLAIM, "ORDER BY", "lease_losses", "LIMIT 300")
+        assert steps[0] == "SEARCH taskharbor_job USING INDEX taskharbor_job_ready (queue=?)"
+        assert not [step for step in steps if "TEMP B-TREE" in step]
+
+    def test_a_promotion_walks_along_its_index(self, plan):
+        (step,) = plan("reserve", "'scheduled'", "ORDER BY")
+        assert "INDEX taskharbor_job_scheduled (available_at<?)" in step
+
+    def test_a_reclaim_finds_leases_by_expiry_and_jobs_by_lease(self, plan):
+        (step,) = plan("reserve", '"taskharbor_lease"."expires_at" <=', "ORDER BY")
+        assert step == "SEARCH taskharbor_lease USING INDEX taskharbor_lease_expiry (expires_at<?)"
+        steps = plan("reserve", "'inflight'", "ORDER BY", '"taskharbor_job"."lease" IN')
+        assert "USING INDEX taskharbor_job_inflight (lease=?)" in steps[0]
+
+    def test_outcomes_find_their_jobs_by_primary_key(self, plan):
+        for verb in ("ack", "fail"):
+            steps = plan(verb, "SELECT", '"taskharbor_job"."id" IN')
+            assert steps[0].endswith("INDEX sqlite_autoindex_taskharbor_job_1 (id=?)")
+
+    def test_a_heartbeat_finds_leases_by_token(self, plan):
+        (step,) = plan("renew", "UPDATE", '"expires_at" = %s')
+        assert "INDEX sqlite_autoindex_taskharbor_lease_1 (token=?)" in step
+
+
+@pytest.mark.mariadb
+class TestMariaDB:
+    """A step without the right index locks rows that are none of its business there."""
+
+    @pytest.fixture
+    def plan(self, sent_portably):
+        def make(verb, *words):
+            sql, parameters = only(sent_portably[verb], *words)
+            steps = execute(f"EXPLAIN {sql}", parameters)
+            return [(step[2], step[5], step[9]) for step in steps]
+
+        return make
+
+    def test_a_claim_walks_along_its_index_in_order(self, plan):
+        steps = plan("reserve", "`taskharbor_job`.`state` = 'ready'", "SKIP LOCKED")
+        assert steps[0][:2] == ("taskharbor_job", "taskharbor_job_ready")
+        # A sort would lock every ready job of the queue for the sake of a few.
+        assert "filesort" not in steps[0][2]
+
+    def test_a_promotion_walks_along_its_index(self, plan):
+        (step,) = plan("reserve", "'scheduled'", "SKIP LOCKED")
+        assert step[:2] == ("taskharbor_job", "taskharbor_job_scheduled")
+        assert "filesort" not in step[2]
+
+    def test_a_reclaim_finds_leases_by_expiry_and_jobs_by_lease(self, plan):
+        (step,) = plan("reserve", "`taskharbor_lease`.`expires_at` <=", "SKIP LOCKED")
+        assert step[:2] == ("taskharbor_lease", "taskharbor_lease_expiry")
+        (step,) = plan("reserve", "'inflight'", "SKIP LOCKED")
+        assert step[:2] == ("taskharbor_job", "taskharbor_job_inflight")
+
+    def test_outcomes_find_their_jobs_by_primary_key(self, plan):
+        for verb in ("ack", "fail"):
+            (step,) = plan(verb, "SKIP LOCKED")
+            assert step[:2] == ("taskharbor_job", "PRIMARY")
+
+    def test_a_heartbeat_finds_leases_by_token(self, plan):
+        (step,) = plan("renew", "UPDATE", "`expires_at` = %s")
+        assert step[:2] == ("taskharbor_lease", "PRIMARY")

@@ -288,6 +288,15 @@ async def aspin(context):
         await asyncio.sleep(0)
 
 
+@task(**traced)
+async def aspin_once(context):
+    """Let others run, the second time no longer."""
+    await asign(context, "START")
+    while context.fencing_token == 1:  # noqa: ASYNC110  what it is for
+        await asyncio.sleep(LOOK_EACH)
+    await asign(context, "END")
+
+
 @task(**traced, **short)
 async def ablock(context):
     """Never ends, and lets no other coroutine run."""
@@ -387,6 +396,11 @@ def bad_backoff(_attempt, _initial, _maximum):
 def stumble_badly(context):
     sign(context, "START")
     raise ValueError("and nobody knows when to try again")
+
+
+@task(takes_context=True, max_attempts=2, backoff=bad_backoff, isolation="process")
+def stumble_badly_apart(context):
+    stumble_badly.function(context)
 
 
 @task(takes_context=True, max_attempts=2, backoff=bad_backoff)

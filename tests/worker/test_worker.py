@@ -415,3 +415,16 @@ def test_a_task_nobody_knows_is_given_back_for_later():
     drain()
     job = Job.objects.get(pk=job_id)
     assert (job.state, job.handler_misses, job.attempts) == (JobState.SCHEDULED, 1, 0)
+
+
+def test_a_worker_asks_the_database_for_the_time_or_this_machine_if_told_so(settings, monkeypatch):
+    from datetime import UTC, datetime
+
+    from taskharbor_django.worker.options import WorkerOptions
+    from taskharbor_django.worker.worker import Worker as WorkerProcess
+
+    far = datetime(2050, 1, 1, tzinfo=UTC)
+    monkeypatch.setattr(DatabaseDriver, "now", lambda self: far)
+    assert WorkerProcess(WorkerOptions()).clock.now() >= far
+    settings.TASKHARBOR = {"CLOCK": "local", "CLOCK_SKEW": 1}
+    assert WorkerProcess(WorkerOptions()).clock.now() < far
