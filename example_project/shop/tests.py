@@ -5,31 +5,43 @@ Tests of the shop: what is enqueued when, and the tasks called as the functions 
 """
 # ruff: noqa: PT009, PT027  Django's test classes have assertions of their own
 
+import asyncio
+import os
 from decimal import Decimal
+from unittest import mock
 from uuid import uuid4
 
 from django.db import transaction
 from django.test import TestCase
 from django.urls import reverse
 
-from taskharbor_django import PermanentError, TemporaryError
+from taskharbor_django import PermanentError, Snooze, TemporaryError
 from taskharbor_django.models import Job
 
-from . import orders, packing, pictures, tasks
+from . import orders, outside, packing, pictures, tasks
 from .models import Mail, Order, Product
 
 
 class Context:
     """What a worker would hand to a task that takes the context."""
 
-    def __init__(self, attempt=1):
+    def __init__(self, attempt=1, checkpoint=None):
         self.job_id, self.attempt, self.progress = uuid4(), attempt, []
+        self.checkpoint = checkpoint
 
     def check_cancelled(self):
         pass
 
     def set_progress(self, percent, message=""):
         self.progress.append((percent, message))
+
+    def save_checkpoint(self, value):
+        self.checkpoint = value
+
+
+def at_once():
+    """Nothing outside takes any time."""
+    return mock.patch.multiple(outside, STROKE=0, PAGE=0, SHELF=0, RATE=0)
 
 
 class ShopTestCase(TestCase):
@@ -92,7 +104,8 @@ class PageTests(ShopTestCase):
     def test_a_picture_is_there_once_it_is_drawn(self):
         address = reverse("shop:picture", args=["rope"])
         self.assertEqual(self.client.get(address).status_code, 404)
-        tasks.draw_picture(Context(), self.rope.pk)
+        with at_once():
+            tasks.draw_picture(Context(), self.rope.pk)
         self.assertTrue(self.client.get(address).content.startswith(b"\x89PNG"))
 
     def test_the_review_is_forgotten_by_a_button(self):
@@ -118,6 +131,13 @@ class TaskTests(ShopTestCase):
             tasks.pick(order.pk)
         order.refresh_from_db()
         self.assertLess(order.paid_at, order.picked_at)
+        self.assertEqual(self.waiting().count("ship"), 1)
+
+    def test_a_parcel_waits_for_a_boat(self):
+        order = self.order()
+        with self.assertRaises(Snooze):
+            tasks.ship(Context(attempt=1), order.pk)
+        self.assertEqual(tasks.ship(Context(attempt=2), order.pk), f"{order} is on board")
 
     def test_stock_is_booked_and_a_low_one_reordered(self):
         order = self.order(quantity=4)
@@ -134,18 +154,54 @@ class TaskTests(ShopTestCase):
             tasks.book_stock(self.order(quantity=11).pk)
         self.assertEqual(caught.exception.code, "sold_out")
 
+    def test_goods_are_received(self):
+        with mock.patch("os.kill") as kill:
+            tasks.receive_goods(Context(attempt=1), self.rope.pk, 5)
+        kill.assert_called_once()
+        self.rope.refresh_from_db()
+        self.assertEqual(self.rope.stock, 15)
+
     def test_a_busy_supplier_is_asked_again(self):
         with self.assertRaises(TemporaryError) as caught:
             tasks.reorder(Context(attempt=2), self.rope.pk, quantity=5)
-        self.assertEqual(caught.exception.retry_after, 2)
+        self.assertEqual(caught.exception.retry_after, 0.4)
         answer = tasks.reorder(Context(attempt=3), self.rope.pk, quantity=5)
         self.assertIn("5 x rope will come", answer)
 
-    def test_drawing_reports_its_progress(self):
+    def test_the_ledger_never_answers(self):
+        with self.assertRaises(ConnectionError):
+            tasks.tell_accounting(self.order().pk)
+
+    def test_drawing_and_printing_report_their_progress(self):
+        drawing, printing = Context(), Context()
+        with at_once():
+            tasks.draw_picture(drawing, self.rope.pk)
+            tasks.print_catalogue(printing, pages=4)
+        self.assertEqual(len(drawing.progress), pictures.SIZE)
+        self.assertEqual(drawing.progress[-1], (100, "line 64 of 64"))
+        self.assertEqual(printing.progress[1], (50, "page 2 of 4"))
+
+    def test_counting_goes_on_where_it_was_interrupted(self):
         context = Context()
-        tasks.draw_picture(context, self.rope.pk)
-        self.assertEqual(len(context.progress), pictures.SIZE)
-        self.assertEqual(context.progress[-1], (100, "line 64 of 64"))
+        with at_once(), self.assertRaises(TemporaryError):
+            tasks.count_shelves(context, 4)
+        again = Context(attempt=2, checkpoint=context.checkpoint)
+        with at_once():
+            self.assertEqual(tasks.count_shelves(again, 4), "8 goods; began at shelf 3")
+
+    def test_a_scale_hangs_once(self):
+        self.assertEqual(tasks.weigh_parcel(Context(attempt=2)), "1.3 kg")
+
+    async def test_customs_keep_silent(self):
+        with self.assertRaises(TimeoutError):
+            await asyncio.wait_for(tasks.ask_customs(1), timeout=0.01)
+
+    def test_some_uploads_end_the_process(self):
+        with mock.patch("os._exit") as leave:
+            self.assertEqual(tasks.open_upload("boat.zip"), "boat.zip: 3 pictures")
+            leave.assert_not_called()
+            tasks.open_upload("bomb.zip")
+            leave.assert_called_once()
 
     def test_prices_are_imported_and_nonsense_is_poison(self):
         self.assertEqual(tasks.import_prices("rope 29.90\nanchor 1"), 1)
@@ -160,9 +216,11 @@ class TaskTests(ShopTestCase):
         self.assertEqual((self.rope.visits, Mail.objects.count()), (1, 1))
 
     async def test_money_is_converted(self):
-        self.assertEqual(await tasks.convert(Decimal(10), "DKK"), Decimal("74.60"))
+        with at_once():
+            self.assertEqual(await tasks.convert(Decimal(10), "DKK"), Decimal("74.60"))
 
     def test_boxes_are_few(self):
-        self.assertEqual(len(tasks.pack([6, 5, 4, 3, 3, 2, 1], limit=8)), 3)
+        packed = tasks.pack([6, 5, 4, 3, 3, 2, 1], limit=8)
+        self.assertEqual((len(packed["boxes"]), packed["pid"]), (3, os.getpid()))
         with self.assertRaises(ValueError):
             packing.fewest_boxes([9], limit=8)

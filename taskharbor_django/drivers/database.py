@@ -273,7 +273,8 @@ class DatabaseDriver(Driver):
         shared = [token for token in known if jobs.get(token, 0) > 1]
         alive.filter(token__in=alone).update(expires_at=expires_at)
         alive.filter(token__in=shared).update(expires_at=Greatest("expires_at", expires_at))
-        seen.filter(token__in=known - jobs.keys()).delete()
+        if empty := known - jobs.keys():
+            seen.filter(token__in=empty).delete()
         renewed = alive.filter(token__in=alone + shared).values_list(
             "token", "expires_at", "worker"
         )

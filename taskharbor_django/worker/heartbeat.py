@@ -71,7 +71,7 @@ class Heartbeat(threading.Thread):
         while not last:
             self._now.wait(pause)
             self._now.clear()
-            # Looked at before the beat: one that is under way when `close` is called is not the last.
+            # Looked at before the beat: one that is under way at `close` is not the last.
             pause, last = self._interval, self._stopping
             try:
                 self.beat()

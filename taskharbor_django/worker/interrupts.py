@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import signal
 import threading
 
 _set_async_exc = ctypes.pythonapi.PyThreadState_SetAsyncExc
@@ -53,3 +54,30 @@ class Interruptible:
             self._sent = True
             _set_async_exc(self._thread, ctypes.py_object(Interrupted))
             return True
+
+
+class InterruptibleBySignal(Interruptible):
+    """
+    The same in a main thread, where a signal reaches into calls that wait, too.
+
+    Needs no lock: the signal's handler runs in this thread, between two steps of it, or not at all.
+    """
+
+    def enter(self) -> None:
+        self._thread = threading.get_ident()
+
+    def leave(self) -> None:
+        self._thread = None
+
+    def interrupt(self) -> bool:
+        thread = self._thread
+        if thread is None:
+            return False
+        self._sent = True
+        signal.pthread_kill(thread, signal.SIGTERM)
+        return True
+
+    def on_signal(self) -> None:
+        """Called by the handler of SIGTERM, which others may send for reasons of their own."""
+        if self._sent and self._thread is not None:
+            raise Interrupted

@@ -191,10 +191,17 @@ class ThreadPool:
         return run_here(running, prepared, using=self._using, clock=self._clock)
 
 
-def run_here(running: Running, prepared: Prepared, *, using: str, clock: Clock) -> Outcome:
+def run_here(
+    running: Running,
+    prepared: Prepared,
+    *,
+    using: str,
+    clock: Clock,
+    stretch: Interruptible | None = None,
+) -> Outcome:
     """Run a sync handler in this thread; `running.stop` interrupts it."""
     connections.clean()
-    stretch = Interruptible()
+    stretch = stretch or Interruptible()
     running.stop = lambda _why, force: stretch.interrupt() if force else None
     token = current.set(running.context)
     reservation, error = running.reservation, None

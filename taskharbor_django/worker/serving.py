@@ -21,6 +21,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
+from types import FrameType
 from typing import Any
 
 from asgiref.sync import sync_to_async
@@ -39,6 +40,7 @@ from ..tasks import Task
 from ..values import Outcome, Rejection, Reservation
 from . import connections, executor, reports
 from .holdings import Running
+from .interrupts import InterruptibleBySignal
 from .messages import Channel, ChannelClosed, Message, outcome_facts, read_error, read_reservation
 from .pools import SHUTDOWN, begin, fault, run_here
 from .trouble import disconnect
@@ -65,6 +67,7 @@ class Serving:
 
     def serve(self) -> None:
         """Serve until told to end, or until the worker is gone."""
+        signal.signal(signal.SIGTERM, self._on_signal)
         threading.Thread(target=self._listen, name="taskharbor-channel", daemon=True).start()
         while (message := self._jobs.get()) is not None:
             self._serve_one(message)
@@ -72,6 +75,10 @@ class Serving:
             self._settle(self._unsettled)
 
     # -- in the main thread ----------------------------------------------------------------------
+
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        if self._run is not None:
+            self._run.stretch.on_signal()
 
     def _serve_one(self, message: Message) -> None:
         self._clock.learn(message["now"], message["steady"], message["steady"])
@@ -155,6 +162,7 @@ class Run:
     def __init__(self, channel: Channel, number: int, running: Running) -> None:
         self.number = number
         self.running = running
+        self.stretch = InterruptibleBySignal()
         self._channel = channel
         self._over = False
         self._told: tuple[int, str] | None = None
@@ -180,7 +188,7 @@ class Run:
         begin(self.running, prepared, self)
         if prepared.task.is_async:
             prepared = replace(prepared, task=self._awaited(prepared.task))
-        return run_here(self.running, prepared, using=using, clock=clock)
+        return run_here(self.running, prepared, using=using, clock=clock, stretch=self.stretch)
 
     def _awaited(self, task: Task[Any, Any]) -> Task[Any, Any]:
         """The task with a function that runs its coroutine to the end."""
@@ -206,13 +214,10 @@ class Run:
         self._channel.send({"kind": "outcome", "number": self.number, **facts})
 
     def stop(self) -> None:
-        """Make the handler stop: raise in its Python code, and wake it from a call that waits."""
+        """Make the handler stop, wherever it is; answer what it asked and nobody will answer."""
         self.running.cancel(SHUTDOWN, force=True)
         for answers in list(self._answers.values()):
             answers.put({"error": {"class": "CancelRequested", "text": "The worker is gone."}})
-        main = threading.main_thread().ident
-        if main is not None:
-            signal.pthread_kill(main, signal.SIGTERM)
 
     def given_back(self) -> Outcome:
         started_at = self.running.started_at
@@ -237,7 +242,7 @@ class Run:
     def tell_progress(self) -> None:
         context = self.running.context
         progress = None if context is None else context.progress
-        if progress is None or progress == self._told or self._over:
+        if progress is None or progress == self._told:
             return
         self._told, (percent, text) = progress, progress
         text = sanitise_text(text, reports.MESSAGE_MAX_CHARS)

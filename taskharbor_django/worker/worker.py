@@ -21,7 +21,7 @@ from ..lifecycle import OutcomeKind
 from ..operations import decide
 from ..operations.storage import driver_for
 from ..tasks import registry
-from ..values import Outcome, Reservation
+from ..values import Outcome, Rejection, Reservation
 from . import banner
 from .appetite import Appetite
 from .async_pool import AsyncPool
@@ -350,10 +350,15 @@ class Worker:
         ]
         if left:
             try:
-                self.driver.settle(left, now=self.clock.now())
-                self._remove_leases(left)
+                refused = self.driver.settle(left, now=self.clock.now())
+                self._remove_leases(left, refused)
                 self._presence.tally[OutcomeKind.RELEASE] += len(left)
             except DatabaseTrouble:
                 logger.warning(
                     "%d jobs could not be given back; their leases will expire", len(left)
                 )
+
+    def _remove_leases(self, released: Iterable[Outcome], refused: Iterable[Rejection]) -> None:
+        """Remove the rows of leases that cover nothing any more: no heartbeat will."""
+        tokens = {outcome.token for outcome in released} - {it.outcome.token for it in refused}
+        self.driver.extend_leases(tokens, now=self.clock.now(), lease_for=self.options.lease)

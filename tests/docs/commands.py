@@ -21,7 +21,7 @@ SHELL_WORDS = {".", "cd", "export", "source"}
 MODULES = {"django", "pip", "tox", "venv"}
 ENDS = {"&&", "||", ";", "|", "&"}
 ASSIGNMENT = re.compile(r"\w+=")
-EXAMPLE = ROOT / "example_project" / "shop" / "management"
+EXAMPLE = ROOT / "example_project" / "demo" / "management"
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,12 @@
 """The example project: its demo as a user runs it, and its own tests."""
 
+import contextlib
+import json
 import os
+import pty
 import re
 import secrets
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -12,9 +16,12 @@ from urllib.parse import urlsplit, urlunsplit
 import pytest
 from django.db import connection
 
-from example_project.shop.screen import Screen
+from example_project.demo import worker_process
+from example_project.demo.screen import Screen
 
 from .pages import ROOT
+
+PATIENCE = 120
 
 
 @pytest.fixture
@@ -38,50 +45,207 @@ def administer(statement):
 
 
 @pytest.fixture
-def manage(database_url):
-    """Run manage.py as users do; answer with what it said."""
+def starting(database_url):
+    """What starts manage.py as users do: a command line, and facts for subprocess."""
 
-    def run(*arguments, **environment):
+    def start(*arguments, **environment):
         told = {"DATABASE_URL": database_url, **environment}
         kept = {name: os.environ[name] for name in os.environ.keys() - {"DJANGO_SETTINGS_MODULE"}}
+        command = [sys.executable, "-W", "error", "manage.py", *arguments]
+        return command, {"cwd": ROOT, "env": {**kept, **told}, "stdin": subprocess.DEVNULL}
+
+    return start
+
+
+@pytest.fixture
+def manage(starting):
+    """Run manage.py; answer with what it said."""
+
+    def run(*arguments, **environment):
+        command, facts = starting(*arguments, **environment)
         return subprocess.run(
-            [sys.executable, "-W", "error", "manage.py", *arguments],
-            capture_output=True,
-            text=True,
-            check=False,
-            cwd=ROOT,
-            env={**kept, **told},
-            stdin=subprocess.DEVNULL,
+            command, capture_output=True, text=True, check=False, timeout=PATIENCE, **facts
         )
 
     return run
 
 
+@pytest.fixture
+def on_terminal(starting):
+    """Run manage.py on a terminal of 80 x 24; answer with what came there, and the exit code."""
+
+    def run(*arguments, **environment):
+        mine, theirs = pty.openpty()
+        size = {"TERM": "xterm", "COLUMNS": "80", "LINES": "24", "NO_COLOR": ""}
+        command, facts = starting(*arguments, **(size | environment))
+        with subprocess.Popen(command, stdout=theirs, stderr=theirs, **facts) as process:
+            os.close(theirs)
+            return all_of(mine), process.wait(PATIENCE)
+
+    return run
+
+
+def all_of(terminal):
+    """Read until the last program that writes there has ended."""
+    with os.fdopen(terminal, "rb", buffering=0) as stream:
+        return b"".join(chunks(stream)).decode().replace("\r\n", "\n")
+
+
+def chunks(stream):
+    with contextlib.suppress(OSError):  # how Linux says that a terminal has ended
+        while chunk := stream.read(4096):
+            yield chunk
+
+
+def plain(text):
+    """Without colours, and with one space where there are several."""
+    return re.sub(" +", " ", re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", text))
+
+
+def rows_left(manage):
+    """Which jobs are held, and the processes of workers."""
+    asked = manage("shell", "--verbosity", "0", "--command", LEFT)
+    return json.loads(asked.stdout)
+
+
+LEFT = """
+import json
+from taskharbor_django.models import Job, Lease, Worker
+held, leases = Job.objects.inflight().count(), Lease.objects.count()
+print(json.dumps([held, leases, list(Worker.objects.values_list("pid", flat=True))]))
+"""
+
+
+def is_running(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
 @pytest.mark.slow
-def test_the_demo_runs_again_and_again(manage):
-    first, second = manage("demo"), manage("demo")
+def test_the_demo_runs_again_and_again(manage, on_terminal):
+    first = manage("demo", DEMO_PASSWORD="open sesame")
     assert (first.returncode, first.stderr) == (0, "")
-    assert (second.returncode, second.stderr) == (0, "")
+    tells_how_jobs_are_stored(first.stdout)
+    tells_what_happened(plain(first.stdout))
     assert "\x1b" not in first.stdout
     assert first.stdout.isascii()
+    assert "open sesame" not in first.stdout
     assert "3 products, 3 of them new." in first.stdout
-    assert "3 products, 0 of them new." in second.stdout
-    assert "Cancelled 35 jobs that still waited from earlier runs." in second.stdout
-    assert "All jobs: 33 ready, 2 scheduled" in first.stdout
-    assert "All jobs: 35 cancelled, 30 ready, 2 scheduled" in second.stdout
+
+    second, code = on_terminal("demo")
+    assert code == 0, second
+    assert "3 products, 0 of them new." in second
+    assert "Cancelled 2 jobs that still waited from earlier runs." in second
+    tells_what_happened(plain(second))
+    redraws_in_its_place(second)
+
+    held, leases, workers = rows_left(manage)
+    assert (held, leases, len(workers)) == (0, 0, 2)
+    assert not any(map(is_running, workers))
 
 
-def test_the_demo_shows_what_became_of_each_job(manage):
-    said = manage("demo", DEMO_PASSWORD="open sesame").stdout
+def tells_how_jobs_are_stored(said):
     assert "seen inside the transaction\nleft after the rollback: 0 orders and 0 jobs" in said
     jobs = re.findall(r"job ([0-9a-f-]{36})", said)
     assert len(jobs) == 2
     assert jobs[0] == jobs[1]
     assert "created: False" in said
     assert "InvalidPayload: argument 1 (example_project.shop.models.Order) cannot be stored" in said
-    for row in ("default critical ready at once 1 charge_card", "mail bulk ready at once 20"):
-        assert row in re.sub(" +", " ", said)
-    assert "open sesame" not in said
+    for row in ("default critical ready at once 1 charge_card", "mail bulk ready at once 21"):
+        assert row in plain(said)
+
+
+def tells_what_happened(said):
+    for row in (
+        "1 charge_card done 1 0 charged 119.70 EUR",
+        "9 convert done 1 0 59.50, ...",
+        "1 count_shelves done 2 1 20 goods; began at shelf 6",
+        "1 reorder done 3 2 20 x lantern will come",
+        "20 send_offer done 1 0",
+        "1 ship done 2 0",
+        "1 weigh_parcel done 2 1 1.3 kg",
+        "1 print_catalogue cancelled 1 0 stopped at page",
+        "1 ask_customs dead: exhausted 2 2 JobTimeout",
+        "1 import_prices dead: permanent 1 1 PermanentError: this is no",
+        "1 open_upload dead: exhausted 2 2 ChildDied: The child",
+        "1 tell_accounting dead: exhausted 3 3 ConnectionError",
+        "open_upload 2 system exit:70",
+        "receive_goods 1 system signal:SIGKILL",
+        "weigh_parcel 1 timeout",
+    ):
+        assert f"\n{row}" in said
+    assert re.search(r"\nask_for_review mail 20\d\d-\d\d-\d\d \d\d:\d\d UTC Ask how it was", said)
+    assert re.search(r"\nimport_prices imports 20\d\d-\d\d-\d\d 06:00 UTC at six", said)
+    assert re.search(r"\nDone, in \d+ s\.", said)
+
+
+def redraws_in_its_place(said):
+    """Each picture goes back over as many lines as the one before has, and none of them wraps."""
+    _, *pictures = re.split(r"\x1b\[(\d+)A", said)
+    backs, pictures = list(map(int, pictures[::2])), pictures[1::2]
+    drawn = [picture.partition("\x1b[J")[0].split("\n") for picture in pictures]
+    assert len(drawn) > 10
+    assert [len(lines) for lines in drawn[:-1]] == backs[1:]
+    lines = [plain(line) for picture in drawn for line in picture]
+    assert max(map(len, lines)) < 80
+    assert any(re.match(r"draw_picture \[#+\.+\] \d+ % line \d+ of 64", line) for line in lines)
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_the_demo_and_its_worker(manage, starting):
+    manage("migrate", "--verbosity", "0")
+    mine = ("--username", "demo", "--email", "me@harbor.example")
+    manage("createsuperuser", "--noinput", *mine, DJANGO_SUPERUSER_PASSWORD="mine")
+    command, facts = starting("demo")
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, process_group=0, **pipes, **facts) as process:
+        said = ""
+        while not re.search(r"draw_picture +\d+ %", said):
+            said += process.stdout.readline() or pytest.fail(process.stderr.read())
+        os.killpg(process.pid, signal.SIGINT)
+        rest, complaint = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130
+    assert "a user demo that the demo did not make: left alone" in said
+    assert rest.endswith("\nTelling the worker to stop.\n")
+    assert complaint.startswith(
+        "\nStopped by SIGINT. The worker was stopped, too, and holds nothing."
+    )
+    held, leases, workers = rows_left(manage)
+    assert (held, leases, len(workers)) == (0, 0, 1)
+    assert not is_running(*workers)
+
+
+def test_the_demo_shows_what_a_worker_says_that_cannot_start(manage):
+    failed = manage("demo", DATABASE_URL="sqlite://:memory:")
+    assert failed.returncode == 1
+    assert failed.stderr.startswith("CommandError: The worker ended too early, with exit code 1.")
+    assert "has no table taskharbor_attempt" in failed.stderr
+    assert "Traceback" not in failed.stderr
+
+
+@pytest.mark.slow
+def test_a_worker_that_does_not_stop_is_killed(monkeypatch, tmp_path):
+    stubborn = tmp_path / "manage.py"
+    stubborn.write_text(
+        "import signal, time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "print('no', flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    monkeypatch.setattr(worker_process, "MANAGE", stubborn)
+    monkeypatch.setattr(worker_process, "PATIENCE", 0.5)
+    worker = worker_process.WorkerProcess()
+    worker.start()
+    while "(none)" in (blame := worker.blame("Well?")):
+        worker.require_alive()
+    assert blame == "Well? The worker's last lines:\n    no"
+    assert worker.stop() == -signal.SIGKILL
+    assert not is_running(worker.pid)
+    assert worker.stop() == -signal.SIGKILL
+    assert worker.blame("Well?") == blame
 
 
 class Terminal(StringIO):
@@ -108,14 +272,21 @@ def test_the_demo_has_colors_on_a_terminal_only(monkeypatch, stdout, no_color, c
     assert ("\x1b" in stdout.getvalue()) is colored
 
 
-@pytest.mark.slow
-def test_the_demo_leaves_a_user_alone_that_it_did_not_make(manage):
-    manage("migrate", "--verbosity", "0")
-    mine = ("--username", "demo", "--email", "me@harbor.example")
-    manage("createsuperuser", "--noinput", *mine, DJANGO_SUPERUSER_PASSWORD="mine")
-    said = manage("demo")
-    assert said.returncode == 0
-    assert "a user demo that the demo did not make: left alone" in said.stdout
+@pytest.mark.parametrize(
+    ("stdout", "told", "color", "redraws"),
+    [
+        (Terminal, {}, None, True),
+        (Terminal, {"NO_COLOR": "1"}, None, False),
+        (Terminal, {"TERM": "dumb"}, None, False),
+        (Terminal, {}, False, False),
+        (StringIO, {}, None, False),
+        (StringIO, {}, True, False),
+    ],
+)
+def test_the_demo_redraws_on_a_terminal_only(monkeypatch, stdout, told, color, redraws):
+    for name, value in ({"NO_COLOR": "", "TERM": "xterm"} | told).items():
+        monkeypatch.setenv(name, value)
+    assert Screen(stdout(), color=color).redraws is redraws
 
 
 def test_the_demo_says_that_no_server_answers(manage):

@@ -4,11 +4,14 @@ Walk through each tutorial as its reader would: the same commands, files and ans
 What a reader types to get the package is left out, for here it is installed.
 """
 
+import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
+from contextlib import ExitStack
 
 import pytest
 
@@ -17,39 +20,54 @@ from .pages import PYTHON, SESSION, SHELL, TUTORIALS, fences, name
 
 INSTALLING = re.compile(r"python3? -m (venv|pip) |\. \S*activate$|source |git clone ")
 SHELL_COMMAND = "python manage.py shell"
+WORKER_COMMAND = "python manage.py runworker"
+STOP_WORKER = "## Stop the worker"
+PATIENCE = 120
+
+# What answers in the shell: each line that it reads is a part of a session, with what went before
+# still known; it says what was wrong with the answers.
 ANSWER_SESSION = """
-import doctest, sys
-test = doctest.DocTestParser().get_doctest(sys.stdin.read(), {}, "session", None, 0)
-runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
-runner.run(test)
-sys.exit(bool(runner.failures))
+import doctest, json, sys
+names = {}
+for line in sys.stdin:
+    test = doctest.DocTestParser().get_doctest(json.loads(line), names, "session", None, 0)
+    runner, wrong = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS), []
+    runner.run(test, out=wrong.append, clear_globs=False)
+    names.update(test.globs)
+    print(json.dumps("".join(wrong) if runner.failures else ""), flush=True)
 """
 
 
-class Reader:
-    """Somebody with a directory who does what the page says."""
+class Reader(ExitStack):
+    """Somebody with a directory and two terminals who does what the page says."""
 
     def __init__(self, directory):
+        super().__init__()
         self.directory = directory
-        self.session = ""
+        self.shell = self.worker = None
 
     def follow(self, snippet):
         if snippet.language in SHELL:
             for command in commands(snippet):
                 self.type(command)
         elif snippet.language in SESSION:
-            self.session += snippet.code
+            self.say(snippet)
         elif snippet.language in PYTHON:
             self.write(snippet)
 
     def type(self, command):
-        if INSTALLING.match(command.text) or command.text == SHELL_COMMAND:
+        if INSTALLING.match(command.text):
             return
-        if command.text.startswith("cd "):
+        if command.text == SHELL_COMMAND:
+            talk = ["-c", ANSWER_SESSION, "--verbosity", "0"]
+            self.shell = self.start(command.text, *talk, stdin=subprocess.PIPE)
+        elif command.text == WORKER_COMMAND:
+            self.worker = self.start(command.text, stderr=subprocess.STDOUT)
+        elif command.text.startswith("cd "):
             self.directory /= command.text.removeprefix("cd ")
-            return
-        answer = self.run(shlex.split(command.text))
-        assert command.output in answer, f"{command.text} said:\n{answer}"
+        else:
+            answer = self.run(command.text)
+            assert command.output in answer, f"{command.text} said:\n{answer}"
 
     def write(self, snippet):
         """Add a snippet to the file in its first line; what startapp put there gives way."""
@@ -58,25 +76,40 @@ class Reader:
         known = path.read_text() if path.exists() else ""
         path.write_text(f"{known}\n{snippet.code}" if "INSTALLED_APPS" in known else snippet.code)
 
-    def hold_session(self):
-        """Say what the page says into one shell; one shell, so that names stay known."""
-        self.run(["python", "manage.py", "shell", "-c", ANSWER_SESSION], said=self.session)
+    def say(self, snippet):
+        """Say a part of a session into the shell that is open."""
+        print(json.dumps(snippet.code), file=self.shell.stdin, flush=True)
+        wrong = json.loads(self.shell.stdout.readline())
+        assert not wrong, f"{snippet}: {wrong}"
 
-    def run(self, words, said=""):
-        program, *arguments = words
+    def run(self, text):
+        process = self.start(text, stderr=subprocess.STDOUT)
+        said, _ = process.communicate(timeout=PATIENCE)
+        assert process.returncode == 0, f"{text} said:\n{said}"
+        return said
+
+    def start(self, text, *arguments, **streams):
+        program, *words = shlex.split(text)
         programs = {"python": [sys.executable], "django-admin": [sys.executable, "-m", "django"]}
-        done = subprocess.run(
-            [*programs[program], *arguments],
-            input=said,
+        process = subprocess.Popen(
+            [*programs[program], *words, *arguments],
             stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
             text=True,
-            check=False,
             cwd=self.directory,
             env=own_environment(),
+            **streams,
         )
-        assert done.returncode == 0, f"{shlex.join(words[:4])} said:\n{done.stdout}"
-        return done.stdout
+        self.enter_context(process)
+        self.callback(process.kill)
+        return process
+
+    def stop_worker(self):
+        """Press Ctrl-C in the second terminal."""
+        self.worker.send_signal(signal.SIGINT)
+        said, _ = self.worker.communicate(timeout=PATIENCE)
+        assert self.worker.returncode == 0, said
+        assert "is ready" in said
+        assert "SIGINT" in said
 
 
 def own_environment():
@@ -88,8 +121,11 @@ def own_environment():
 @pytest.mark.slow
 @pytest.mark.parametrize("page", TUTORIALS, ids=name)
 def test_a_tutorial_does_what_it_says(page, tmp_path):
-    reader = Reader(tmp_path)
-    for snippet in fences(page):
-        reader.follow(snippet)
-    assert reader.session
-    reader.hold_session()
+    stop = page.read_text("utf-8").partition(STOP_WORKER)[0].count("\n")
+    with Reader(tmp_path) as reader:
+        for snippet in fences(page):
+            if snippet.line > stop and reader.worker and reader.worker.returncode is None:
+                reader.stop_worker()
+            reader.follow(snippet)
+        assert reader.shell
+        assert reader.worker.returncode == 0

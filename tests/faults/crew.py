@@ -27,7 +27,16 @@ class Crew:
         self.history = History(path / "trail")
         self.go = path / "go"
 
-    def start(self, *arguments, failpoints="", settings=None, lease=LEASE, threads=4, **options):
+    def start(
+        self,
+        *arguments,
+        queue="*",
+        failpoints="",
+        settings=None,
+        lease=LEASE,
+        threads=4,
+        **options,
+    ):
         environment = {
             "DJANGO_SETTINGS_MODULE": "tests.faults.settings",
             "TASKHARBOR_SETTINGS": json.dumps(settings or {}),
@@ -35,12 +44,14 @@ class Crew:
             **self.history.environment,
         }
         short = ("--lease", str(lease), "--poll", str(POLL), "--threads", str(threads))
-        worker = self._started.start(*short, *arguments, **options, **environment)
+        worker = self._started.start(
+            "--queues", queue, *short, *arguments, **options, **environment
+        )
         self._workers.append(worker)
         return worker
 
-    def enqueue(self, task, *args, **kwargs):
-        return self.history.enqueue(task, *args, **kwargs)
+    def enqueue(self, task, *args, queue="default", **kwargs):
+        return self.history.enqueue(task.using(queue=queue), *args, **kwargs)
 
     def open(self):
         """Let go what holds."""

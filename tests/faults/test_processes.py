@@ -21,18 +21,13 @@ def but_mariadb(test):
     return pytest.mark.postgresql(pytest.mark.sqlite(test))
 
 
-def each(*found):
-    """Tasks by the last part of their names; those after the first are left out by 'not slow'."""
-    return [
-        pytest.param(task, id=task.name.rpartition(".")[2], marks=[slow] if number else [])
-        for number, task in enumerate(found)
-    ]
+# Where several workers are hurt, each has a queue of its own and one other takes over from all.
 
 
 # -- kill -9 -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("task", each(tasks.hold, tasks.ahold))
+@pytest.mark.parametrize("task", [tasks.hold, pytest.param(tasks.ahold, marks=slow)])
 def test_a_worker_killed_in_a_job_costs_one_lease_and_another_takes_over(
     crew, task, record_property
 ):
@@ -70,54 +65,70 @@ def test_a_worker_killed_with_an_isolated_child_costs_nothing_for_the_child_give
     crew.finish()
 
 
-@pytest.mark.parametrize(
-    ("point", "runs", "task"),
-    [
-        # reserved, and not one line of the handler was run
-        ("worker.taken", 0, tasks.touch),
-        # the effect is there, its ack is not even made
-        ("executor.returned", 1, tasks.touch),
-        pytest.param("executor.returned", 1, tasks.atouch, marks=slow),
-        # the ack is made and not sent
-        ("completer.settling", 1, tasks.touch),
-    ],
-)
-def test_a_worker_killed_before_the_ack_runs_the_job_again(crew, point, runs, task):
-    job = crew.enqueue(task)
-    gone(crew.start(failpoints=f"{point}=kill"))
-    assert len(crew.history.lines("END")) == runs
-    assert job.refresh().state == "inflight"
+# where its worker is killed, the task -> how often the handler has then come to its end
+BEFORE_THE_ACK = {
+    # reserved, and not one line of the handler was run
+    ("worker.taken", tasks.touch): 0,
+    # the effect is there, its ack is not even made
+    ("executor.returned", tasks.touch): 1,
+    ("executor.returned", tasks.atouch): 1,
+    # the ack is made and not sent
+    ("completer.settling", tasks.touch): 1,
+    # handler and ack are in one transaction, which is never committed
+    ("atomic.called", tasks.book): 1,
+    ("atomic.settled", tasks.book): 1,
+}
+
+
+def kill_each(crew, cases):
+    """Let a worker of its own be killed for each case; return the jobs that they had."""
+    jobs = {case: crew.enqueue(case[1], queue=queue_of(case)) for case in cases}
+    victims = [
+        crew.start(queue=queue_of(case), failpoints=f"{case[0]}=kill", threads=1) for case in cases
+    ]
+    for victim in victims:
+        gone(victim)
+    return jobs
+
+
+def queue_of(case):
+    return f"{case[0]}-{case[1].name.rpartition('.')[2]}"
+
+
+def test_workers_killed_before_the_ack_let_others_run_the_job_again(crew):
+    jobs = kill_each(crew, BEFORE_THE_ACK)
+    ends = {case: len(crew.history.lines("END", job.id)) for case, job in jobs.items()}
+    assert ends == BEFORE_THE_ACK
+    assert set(Job.objects.values_list("state", flat=True)) == {"inflight"}
     crew.start()
-    crew.ended(job)
-    assert counts(job) == ("done", 2, 0, 1)
-    assert job.result == 2
-    assert len(crew.history.lines("END")) == runs + 1
+    crew.ended(*jobs.values())
+    assert {case: (counts(job), job.result) for case, job in jobs.items()} == dict.fromkeys(
+        jobs, (("done", 2, 0, 1), 2)
+    )
+    ends = {case: len(crew.history.lines("END", job.id)) - 1 for case, job in jobs.items()}
+    assert ends == BEFORE_THE_ACK
+    crew.finish()
+
+
+def test_the_rows_of_an_atomic_task_are_there_once_however_often_it_ran(crew):
+    jobs = kill_each(crew, [case for case in BEFORE_THE_ACK if case[1] is tasks.book])
+    assert Trail.objects.count() == 0
+    crew.start()
+    crew.ended(*jobs.values())
+    assert len(crew.history.lines("END")) == 4
+    for job in jobs.values():
+        rows = Trail.objects.filter(job=job.id).order_by("pk").values_list("mark", "fence")
+        assert list(rows) == [("START", 2), ("END", 2)]
     crew.finish()
 
 
 def test_a_worker_killed_after_the_ack_was_committed_costs_nothing(crew):
-    job = crew.enqueue(tasks.touch)
-    gone(crew.start(failpoints="completer.settled=kill"))
-    assert counts(job) == ("done", 1, 0, 0)
+    jobs = kill_each(crew, [("completer.settled", task) for task in (tasks.touch, tasks.atouch)])
+    assert {counts(job) for job in jobs.values()} == {("done", 1, 0, 0)}
     crew.start()
-    wait_until(lambda: not Lease.objects.exists(), what="the end of the dead worker's lease")
-    assert counts(job) == ("done", 1, 0, 0)
-    assert len(crew.history.lines("START")) == 1
-    crew.finish()
-
-
-@pytest.mark.parametrize("point", ["atomic.called", pytest.param("atomic.settled", marks=slow)])
-def test_the_rows_of_an_atomic_task_are_there_once_however_often_it_ran(crew, point):
-    job = crew.enqueue(tasks.book)
-    gone(crew.start(failpoints=f"{point}=kill"))
-    assert len(crew.history.lines("END")) == 1
-    assert Trail.objects.count() == 0
-    crew.start()
-    crew.ended(job)
-    assert len(crew.history.lines("END")) == 2
-    rows = Trail.objects.order_by("pk").values_list("mark", "fence")
-    assert list(rows) == [("START", 2), ("END", 2)]
-    assert counts(job) == ("done", 2, 0, 1)
+    wait_until(lambda: not Lease.objects.exists(), what="the end of the dead workers' leases")
+    assert {counts(job) for job in jobs.values()} == {("done", 1, 0, 0)}
+    assert len(crew.history.lines("START")) == 2
     crew.finish()
 
 
@@ -137,135 +148,141 @@ STALE = {
 TOO_LATE, TAKEN_BACK = "came too late", "is lost: it was taken back"
 
 
-def outrun(crew, verb):
+def outrun(crew, *verbs):
     """
-    Stop a worker right before it writes, and let another have the job.
+    Stop workers right before each writes, and let another have their jobs.
 
     That write is the first thing that it does once it may go on: no heartbeat comes before it.
     """
-    job = crew.enqueue(tasks.outrun, verb, str(crew.go))
-    stale = crew.start(failpoints=f"{STALE[verb]}=stop")
-    crew.signed("START")
-    if verb == "cancel":
-        assert cancel([job.id]).asked == 1
-    stopped(stale)
-    crew.start()
-    return job, stale
+    jobs = {verb: crew.enqueue(tasks.outrun, verb, str(crew.go), queue=verb) for verb in verbs}
+    stale = {
+        verb: crew.start(queue=verb, threads=1, failpoints=f"{STALE[verb]}=stop") for verb in verbs
+    }
+    for verb, job in jobs.items():
+        crew.signed("START", job=job)
+        if verb == "cancel":
+            assert cancel([job.id]).asked == 1
+    for worker in stale.values():
+        stopped(worker)
+    crew.start(threads=len(verbs))
+    return jobs, stale
 
 
-@pytest.mark.parametrize("verb", ["ack", "retry", "fail", "release", "cancel"])
-def test_what_a_stopped_worker_settles_after_another_has_ended_its_job_changes_nothing(crew, verb):
+def let_go_on(crew, stale):
+    """Let the stopped ones try what they were about to, and end."""
+    for worker in stale.values():
+        worker.send(signal.SIGCONT)
+    for verb, worker in stale.items():
+        worker.line(TOO_LATE if STALE[verb] == "completer.settling" else TAKEN_BACK)
+    crew.dismiss(*stale.values())
+
+
+def test_what_stopped_workers_settle_after_others_have_ended_their_jobs_changes_nothing(crew):
     crew.open()
-    job, stale = outrun(crew, verb)
-    crew.ended(job)
-    before = everything(job)
-    stale.send(signal.SIGCONT)
-    stale.line(TOO_LATE)
-    crew.dismiss(stale)
-    assert everything(job) == before
-    # Who is taken back with a request to cancel it is not run again.
-    assert counts(job) == (("cancelled", 1, 0, 0) if verb == "cancel" else ("done", 2, 0, 1))
+    jobs, stale = outrun(crew, "ack", "retry", "fail", "release", "cancel")
+    crew.ended(*jobs.values())
+    before = {verb: everything(job) for verb, job in jobs.items()}
+    let_go_on(crew, stale)
+    assert {verb: everything(job) for verb, job in jobs.items()} == before
+    # What is taken back although somebody wants it cancelled is not run again.
+    expected = dict.fromkeys(jobs, ("done", 2, 0, 1)) | {"cancel": ("cancelled", 1, 0, 0)}
+    assert {verb: counts(job) for verb, job in jobs.items()} == expected
     crew.finish()
 
 
-@but_mariadb
-@pytest.mark.parametrize(
-    "verb",
-    [
-        pytest.param("ack", marks=slow),
-        pytest.param("retry", marks=slow),
-        pytest.param("fail", marks=slow),
-        pytest.param("release", marks=slow),
-        "heartbeat",
-        "progress",
-        "checkpoint",
-    ],
-)
-def test_what_a_stopped_worker_writes_while_another_runs_its_job_changes_nothing(crew, verb):
-    job, stale = outrun(crew, verb)
-    crew.signed("READY", job=job)
-    wait_until(lambda: job.refresh().progress == 77, what="the progress of the second run")
-    before = everything(job)
-    stale.send(signal.SIGCONT)
-    stale.line(TOO_LATE if STALE[verb] == "completer.settling" else TAKEN_BACK)
-    crew.dismiss(stale)
-    assert everything(job) == before
+def test_what_stopped_workers_write_while_others_run_their_jobs_changes_nothing(crew):
+    verbs = [verb for verb in STALE if verb != "cancel"]
+    jobs, stale = outrun(crew, *verbs)
+    for job in jobs.values():
+        crew.signed("READY", job=job)
+        wait_until(lambda job=job: job.refresh().progress == 77, what="its progress")
+    before = {verb: everything(job) for verb, job in jobs.items()}
+    let_go_on(crew, stale)
+    assert {verb: everything(job) for verb, job in jobs.items()} == before
     crew.open()
-    crew.ended(job)
-    assert counts(job) == ("done", 2, 0, 1)
-    ended = job.refresh()
-    assert (job.result, ended.progress, ended.progress_message) == ("second", 77, "second")
+    crew.ended(*jobs.values())
+    assert {verb: counts(job) for verb, job in jobs.items()} == dict.fromkeys(
+        verbs, ("done", 2, 0, 1)
+    )
+    assert {job.result for job in jobs.values()} == {"second"}
+    assert set(Job.objects.values_list("progress_message", flat=True)) == {"second"}
     assert not crew.history.lines("SAVED")
     crew.finish()
 
 
 @but_mariadb
-@pytest.mark.parametrize("task", each(tasks.touch, tasks.atouch))
-def test_a_job_that_was_reserved_and_lost_before_it_began_does_not_begin(crew, task):
-    job = crew.enqueue(task)
-    stale = stopped(crew.start(failpoints="worker.taken=stop"))
+def test_a_job_that_was_reserved_and_lost_before_it_began_does_not_begin(crew):
+    jobs = {task.name: crew.enqueue(task, queue=task.name) for task in (tasks.touch, tasks.atouch)}
+    stale = [crew.start(queue=name, failpoints="worker.taken=stop") for name in jobs]
+    for worker in stale:
+        stopped(worker)
     crew.start()
-    crew.ended(job)
-    stale.send(signal.SIGCONT)
-    stale.line(f"{TOO_LATE}|is lost|dropped with its lost lease")
-    crew.dismiss(stale)
-    assert [line.fence for line in crew.history.lines("START")] == [2]
-    assert counts(job) == ("done", 2, 0, 1)
+    crew.ended(*jobs.values())
+    for worker in stale:
+        worker.send(signal.SIGCONT)
+        worker.line(f"{TOO_LATE}|is lost|dropped with its lost lease")
+    crew.dismiss(*stale)
+    assert [line.fence for line in crew.history.lines("START")] == [2, 2]
+    assert {counts(job) for job in jobs.values()} == {("done", 2, 0, 1)}
     crew.finish()
 
 
+HOLDERS = (tasks.hold, tasks.ahold, tasks.hold_apart)
+
+
+def hold_each(crew):
+    """A job that holds in each pool, all in one worker; returns when they run."""
+    jobs = [crew.enqueue(task, str(crew.go)) for task in HOLDERS]
+    worker = crew.start(lease=6)
+    crew.signed("START", times=3)
+    return jobs, worker
+
+
 @but_mariadb
-@pytest.mark.parametrize("task", each(tasks.hold, tasks.ahold, tasks.hold_apart))
-def test_a_handler_whose_worker_was_stopped_past_the_lease_is_made_to_stop(crew, task):
-    job = crew.enqueue(task, str(crew.go))
-    stale = crew.start()
-    crew.signed("START")
+def test_handlers_whose_worker_was_stopped_past_the_lease_are_made_to_stop(crew):
+    jobs, stale = hold_each(crew)
     freeze(stale)
     crew.start()
-    crew.signed("START", times=2)
+    crew.signed("START", times=6)
     stale.send(signal.SIGCONT)
     stale.line("is lost")
     crew.dismiss(stale)  # with a grace of 30 s: it has nothing left to wait for
     crew.open()
-    crew.ended(job)
-    assert [line.fence for line in crew.history.lines("END")] == [2]
-    assert counts(job) == ("done", 2, 0, 1)
+    crew.ended(*jobs)
+    assert [line.fence for line in crew.history.lines("END")] == [2, 2, 2]
+    assert {counts(job) for job in jobs} == {("done", 2, 0, 1)}
     crew.finish()
 
 
-@pytest.mark.parametrize("task", each(tasks.hold, tasks.ahold, tasks.hold_apart))
-def test_a_worker_stopped_for_less_than_its_lease_loses_nothing(crew, task):
-    job = crew.enqueue(task, str(crew.go))
-    worker = crew.start(lease=6)
-    crew.signed("START")
-    crew.start(lease=6).ready()
+def test_a_worker_stopped_for_less_than_its_lease_loses_nothing(crew):
+    jobs, worker = hold_each(crew)
+    crew.start().ready()
     freeze_for(worker, 2.5)
     crew.open()
-    crew.ended(job)
-    assert counts(job) == ("done", 1, 0, 0)
+    crew.ended(*jobs)
+    assert {counts(job) for job in jobs} == {("done", 1, 0, 0)}
     crew.finish()
 
 
 # -- poison --------------------------------------------------------------------------------------
 
 
-def bystanders(crew):
-    return [crew.enqueue(tasks.hold, str(crew.go)) for _ in range(3)]
+def bystanders(crew, queue="default"):
+    return [crew.enqueue(tasks.hold, str(crew.go), queue=queue) for _ in range(3)]
 
 
-@pytest.mark.parametrize(
-    "how", ["kill", pytest.param("exit", marks=slow), pytest.param("segfault", marks=slow)]
-)
-def test_a_poisonous_job_is_buried_and_its_neighbours_are_done(crew, how):
-    others = bystanders(crew)
-    poison = crew.enqueue(tasks.poison, how, company=3)
-    assert crew.start().exit_code() != 0
+def test_a_poisonous_job_is_buried_and_its_neighbours_are_done(crew):
+    hows = ("kill", "exit", "segfault")
+    others = [job for how in hows for job in bystanders(crew, how)]
+    poisons = [crew.enqueue(tasks.poison, how, company=3, queue=how) for how in hows]
+    victims = [crew.start(queue=how) for how in hows]
+    assert [victim.exit_code() for victim in victims] == [-signal.SIGKILL, 3, -signal.SIGSEGV]
     crew.open()
     crew.start()
-    crew.ended(poison, *others)
-    assert counts(poison) == ("dead", 3, 2, 1)
-    assert DeadLetter.objects.get().reason == "exhausted"
-    assert {attempt.category for attempt in Attempt.objects.filter(job=poison.id)} == {"system"}
+    crew.ended(*poisons, *others)
+    assert {counts(job) for job in poisons} == {("dead", 3, 2, 1)}
+    assert set(DeadLetter.objects.values_list("reason", flat=True)) == {"exhausted"}
+    assert set(Attempt.objects.values_list("category", flat=True)) == {"system"}
     assert {counts(job) for job in others} == {("done", 2, 0, 1)}
     crew.finish()
 
@@ -286,26 +303,20 @@ def test_a_supervisor_survives_a_poisonous_job(crew):
 
 
 @but_mariadb
-def test_a_poisonous_coroutine_is_found_out_too(crew):
-    poison = crew.enqueue(tasks.apoison, "exit")
-    assert crew.start().exit_code() == 3
-    crew.start()
-    crew.ended(poison)
-    assert counts(poison) == ("dead", 3, 2, 1)
-    crew.finish()
-
-
-@but_mariadb
-def test_an_isolated_poisonous_job_hurts_nobody(crew):
+def test_poison_in_other_pools_is_found_out_too(crew):
+    """A coroutine takes its worker with it, an isolated handler hurts nobody else."""
+    coroutine = crew.enqueue(tasks.apoison, "exit", queue="async")
+    assert crew.start(queue="async").exit_code() == 3
     others = bystanders(crew)
     poisons = [crew.enqueue(tasks.poison_apart, how) for how in ("exit", "kill", "segfault")]
     worker = crew.start(threads=8)
-    crew.ended(*poisons)
+    crew.ended(coroutine, *poisons)
     crew.open()
     crew.ended(*others)
+    assert counts(coroutine) == ("dead", 3, 2, 1)
     assert {counts(job) for job in poisons} == {("dead", 2, 2, 0)}
-    codes = Job.objects.filter(state="dead").values_list("failure_code", flat=True)
-    assert sorted(codes) == ["exit:3", "signal:SIGKILL", "signal:SIGSEGV"]
+    codes = [job.refresh().failure_code for job in (*poisons, coroutine)]
+    assert codes == ["exit:3", "signal:SIGKILL", "signal:SIGSEGV", "exit:3"]
     assert {counts(job) for job in others} == {("done", 1, 0, 0)}
     assert worker.alive
     crew.finish()
@@ -338,7 +349,7 @@ def test_an_endless_loop_ends_at_its_timeout_in_each_pool(crew):
 
 
 @but_mariadb
-@pytest.mark.parametrize("task", each(tasks.ablock, tasks.ablock_in_c))
+@pytest.mark.parametrize("task", [tasks.ablock, pytest.param(tasks.ablock_in_c, marks=slow)])
 def test_a_coroutine_that_lets_no_other_run_ends_at_its_timeout(crew, task):
     """Its event loop is left behind, and a new process goes on with what waited for it."""
     waiting = crew.enqueue(tasks.ahold, str(crew.go))

@@ -49,6 +49,12 @@ async def coroutine(value):
     return value
 
 
+@markcoroutinefunction
+def marked(value):
+    """Not written with async, but it gives something to await."""
+    return coroutine(value)
+
+
 # -- declaring ----------------------------------------------------------------------------------
 
 
@@ -213,6 +219,14 @@ def test_attempts_and_retries_together_are_refused():
         task(max_attempts=3, max_retries=2)(plain)
 
 
+@pytest.mark.parametrize("function", [coroutine, marked])
+def test_an_async_task_cannot_be_atomic(function):
+    """Django's transactions belong to a thread, and an event loop has one for all its tasks."""
+    with pytest.raises(InvalidTask, match="t: an async task cannot be atomic"):
+        task(name="t", atomic=True)(function)
+    assert task(name="t", atomic=False)(function).is_async
+
+
 @pytest.mark.parametrize("name", ["x", "x" * 255, "☕", testapp_tasks.ODD_NAME])
 def test_a_name_may_be_any_text_of_255_characters(own_registry, name):
     made = task(name=name)(plain)
@@ -267,12 +281,6 @@ def test_a_task_looks_like_the_function_it_was():
 def test_a_task_does_not_change():
     with pytest.raises(AttributeError):
         add.queue = "other"
-
-
-@markcoroutinefunction
-def marked(value):
-    """Not written with async, but it gives something to await."""
-    return coroutine(value)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from taskharbor_django.exceptions import JobLocked, LeaseMismatch
 from taskharbor_django.lifecycle import DeadReason, FailureCategory, OutcomeKind, Priority
 from taskharbor_django.payload import decode_value, encode_call
 from taskharbor_django.values import FailureUpdate, Outcome
-from taskharbor_django.worker import executor, guard, nursery, processes, reports
+from taskharbor_django.worker import executor, guard, isolation, nursery, processes, reports
 from taskharbor_django.worker.holdings import LEASE_LOST, Running
 from taskharbor_django.worker.isolation import Children
 from taskharbor_django.worker.messages import (
@@ -351,6 +351,29 @@ def test_a_stop_that_comes_late_does_not_hit_the_next_job(home, place):
     other.cancel("cancel was asked for", force=False)
     assert outcome.result(10).kind == OutcomeKind.CANCEL
     assert lives(pid)
+
+
+def test_a_child_that_was_killed_with_its_last_words_is_not_used_again(home, monkeypatch):
+    running, prepared = home.job(tasks.give_pid)
+
+    def read_and_be_late(*args):
+        running.cancel(TIME_IS_UP, force=True)
+        return read_outcome(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(isolation, "read_outcome", read_and_be_late)
+        pid = value(home.children.run(running, prepared))
+    assert not lives(pid)
+    assert value(home.run(tasks.give_pid)) != pid
+
+
+def test_a_child_that_speaks_nonsense_is_ended(home, monkeypatch):
+    pid = value(home.run(tasks.give_pid))
+    with monkeypatch.context() as patch:
+        patch.setattr(isolation, "read_outcome", lambda *_: OutcomeKind("nonsense"))
+        with pytest.raises(ValueError, match="nonsense"):
+            home.run(tasks.give_pid)
+    assert not lives(pid)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])

@@ -7,47 +7,32 @@ Each step is a function of one `Run`, in which the earlier ones leave what the l
 import math
 import os
 import secrets
+import time
 from collections import Counter
-from dataclasses import dataclass
-from datetime import datetime, timedelta
 from decimal import Decimal
 
 from django.contrib.auth import get_user_model
 from django.core.management import call_command
 from django.db import connection, transaction
-from django.db.models import Count, Max
-from django.utils import timezone
+from django.db.models import Max
 
+from example_project.shop import orders, tasks
+from example_project.shop.models import Order, Product
 from taskharbor_django import Priority, TaskHarborError, cancel
 from taskharbor_django.lifecycle import WAITING
-from taskharbor_django.models import Job
+from taskharbor_django.models import Job, Worker
 
-from . import orders, tasks
-from .models import Order, Product
-from .screen import Screen
+from . import samples, telling
+from .watching import short
+from .worker_process import NAME
+from .working import work
 
 USER, EMAIL = "demo", "demo@shop.example"
-CUSTOMERS = [f"customer{number}@shop.example" for number in range(1, 21)]
 GOODS = {
     "anchor": ("Anchor", "249.00", 12),
     "rope": ("Rope, 20 m", "39.90", 80),
-    "lantern": ("Lantern", "59.50", 4),
+    "lantern": ("Lantern", "59.50", 10),
 }
-
-
-@dataclass
-class Run:
-    """One run of the demo."""
-
-    screen: Screen
-    since: datetime | None = None
-    """when the newest job of before was stored"""
-    order: Order | None = None
-
-    @property
-    def jobs(self):
-        """The jobs that this run stored."""
-        return Job.objects.filter(created_at__gt=self.since) if self.since else Job.objects.all()
 
 
 def steps():
@@ -62,8 +47,17 @@ def steps():
         repeat_a_key,
         refuse,
         show_jobs,
+        work,
+        telling.show_ends,
+        telling.show_attempts,
+        telling.require_expected_ends,
+        telling.show_details,
+        telling.show_rest,
         show_ways_on,
     )
+
+
+# -- database and shop -----------------------------------------------------------------------------
 
 
 def migrate(run):
@@ -78,7 +72,7 @@ def migrate(run):
 
 
 def fill_shop(run):
-    """Make what the shop needs, once: products, and somebody who may enter the admin."""
+    """Make what the shop needs: products, and somebody who may enter the admin."""
     run.screen.heading("Shop")
     run.since = Job.objects.aggregate(newest=Max("created_at"))["newest"]
     with transaction.atomic():
@@ -90,8 +84,9 @@ def fill_shop(run):
 
 
 def _product(sku, name, price, stock):
+    """Make a product, or fill its shelf again, which earlier runs have emptied."""
     facts = {"name": name, "price": Decimal(price), "stock": stock}
-    return Product.objects.get_or_create(sku=sku, defaults=facts)[1]
+    return Product.objects.update_or_create(sku=sku, defaults=facts)[1]
 
 
 def _superuser():
@@ -110,7 +105,8 @@ def _superuser():
 
 
 def clear_away(run):
-    """Cancel what earlier runs left waiting."""
+    """Cancel what earlier runs left waiting; stop their workers, if any was left by a crash."""
+    Worker.objects.filter(name=NAME, stopped_at=None).update(request=Worker.Request.STOP)
     ours = Job.objects.filter(state__in=WAITING, task__startswith=f"{tasks.__name__}.")
     if run.since is not None:
         earlier = ours.filter(created_at__lte=run.since)
@@ -118,10 +114,13 @@ def clear_away(run):
         run.screen.say(f"Cancelled {left.cancelled} jobs that still waited from earlier runs.")
 
 
+# -- enqueueing ------------------------------------------------------------------------------------
+
+
 def place_order(run):
     run.screen.heading("An order and its jobs, in one transaction")
     rope = Product.objects.get(sku="rope")
-    run.order = orders.place(rope, quantity=3, email=CUSTOMERS[0])
+    run.order = orders.place(rope, quantity=3, email=samples.CUSTOMERS[0])
     kinds = run.jobs.filter(correlation_id=run.order.reference).values_list("task", flat=True)
     run.screen.say(f"{run.order}: {run.order.quantity} x {rope}, {run.order.total} EUR")
     run.screen.say(f"committed with it: {', '.join(sorted(map(short, kinds)))}")
@@ -132,7 +131,7 @@ def roll_back(run):
     run.screen.heading("Another order, rolled back")
     with transaction.atomic():
         anchor = Product.objects.get(sku="anchor")
-        order = orders.place(anchor, quantity=1, email=CUSTOMERS[1])
+        order = orders.place(anchor, quantity=1, email=samples.CUSTOMERS[1])
         during = Job.objects.filter(correlation_id=order.reference).count()
         transaction.set_rollback(True)
     after = Job.objects.filter(correlation_id=order.reference).count()
@@ -143,38 +142,13 @@ def roll_back(run):
 
 @transaction.atomic
 def enqueue_every_kind(run):
-    run.screen.heading("One job of each other kind, in one transaction")
+    run.screen.heading("Jobs of every other kind, in one transaction")
     lantern = Product.objects.get(sku="lantern")
-    for text, handle in _every_kind(lantern):
-        run.screen.say(f"{str(handle.id)[:8]}  {text}")
-    offers = ((email, lantern.sku) for email in CUSTOMERS)
-    count = tasks.send_offer.enqueue_many(offers)
-    run.screen.say(f"{count} jobs   enqueue_many: {count} offers, priority bulk, lifetime 2 days")
-
-
-def _every_kind(product):
-    """Enqueue jobs; yield what each shows, and its handle."""
-    tomorrow = timezone.now().replace(hour=6, minute=0, second=0, microsecond=0) + timedelta(days=1)
-    early = tasks.import_prices.using(run_at=tomorrow, queue="imports", priority=Priority.HIGH)
-    yield (
-        "draw_picture: reports its progress",
-        tasks.draw_picture.using(tags={"sku": product.sku}).enqueue(product.pk),
-    )
-    yield (
-        "reorder: a flaky supplier, up to 5 attempts, exponential backoff with full jitter",
-        tasks.reorder.enqueue(product.pk, quantity=20),
-    )
-    yield (
-        "import_prices: poison, fails for good and is buried at once",
-        tasks.import_prices.enqueue("%PDF-1.7"),
-    )
-    yield "convert: an async task, with a Decimal", tasks.convert.enqueue(Decimal("59.50"), "DKK")
-    yield "pack: in a process of its own", tasks.pack.enqueue([6, 5, 4, 3, 3, 2, 1], limit=8)
-    yield "count_visit: not kept after its end", tasks.count_visit.enqueue(product.pk)
-    yield (
-        "import_prices: at six tomorrow, on another queue, before others there",
-        early.enqueue("lantern 54.90"),
-    )
+    run.samples = {it.handle.id: it for it in samples.every_kind(lantern, run.order)}
+    names = {job.pk: short(job.task) for job in run.jobs}
+    kinds = Counter((names[key], sample.shows) for key, sample in run.samples.items())
+    kinds["send_offer", "enqueue_many; bulk priority, lifetime 2 days"] = samples.offers("lantern")
+    run.screen.table(("jobs", "task", "shows"), ((kinds[kind], *kind) for kind in kinds))
 
 
 def repeat_a_key(run):
@@ -206,13 +180,10 @@ def refuse(run):
 
 
 def show_jobs(run):
-    run.screen.heading("What this run stored")
+    run.screen.heading("What is stored now")
     kinds = Counter(map(_kind, run.jobs.order_by("queue", "priority", "available_at", "seq")))
     head = ("queue", "priority", "state", "may run", "jobs", "task")
     run.screen.table(head, ((*kind[:4], count, kind[4]) for kind, count in kinds.items()))
-    states = Job.objects.order_by("state").values_list("state").annotate(Count("pk"))
-    run.screen.say()
-    run.screen.say("All jobs: " + ", ".join(f"{count} {state}" for state, count in states))
 
 
 def _kind(job):
@@ -224,18 +195,20 @@ def _priority(rank):
     return Priority(rank).name.lower() if rank in list(Priority) else str(rank)
 
 
-def short(task):
-    """A task's name without its module."""
-    return task.rpartition(".")[2]
+# -- the end ---------------------------------------------------------------------------------------
 
 
 def show_ways_on(run):
     site = "http://127.0.0.1:8000"
     run.screen.heading("Look for yourself")
     run.screen.say("python manage.py shell")
-    run.screen.say("    >>> from taskharbor_django.models import Job")
+    run.screen.say("    >>> from taskharbor_django.models import DeadLetter, Job")
     run.screen.say(f"    >>> Job.objects.filter(correlation_id={run.order.reference!r}).in_line()")
+    run.screen.say('    >>> print(DeadLetter.objects.latest("died_at").traceback)')
     run.screen.say("python manage.py runserver")
     run.screen.say(f"    {site}{run.order.get_absolute_url()}  the order and its jobs")
     run.screen.say(f"    {site}/admin/  the admin, for {USER} with the password above")
-    run.screen.good("\nDone. Run it again as often as you like.")
+    run.screen.say("python manage.py runworker")
+    run.screen.say("    runs what you enqueue there, until Ctrl-C")
+    seconds = time.monotonic() - run.started
+    run.screen.good(f"\nDone, in {seconds:.0f} s. Run it again as often as you like.")
