@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Iterable
 
 from asgiref.sync import sync_to_async
+from django.db import connections as django_connections
 from django.db.backends.signals import connection_created
 
 from ..clock import Clock, steady
@@ -78,7 +79,7 @@ class AsyncPool:
         """Stop the loop; False when handlers were still at work after the timeout."""
         connection_created.disconnect(dispatch_uid=f"taskharbor-{id(self)}")
         self._closing = True
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._loop.call_soon_threadsafe(lambda: self._loop.create_task(self._end()))
         self._thread.join(0.0 if self.blocked else timeout)
         if self._thread.is_alive():
             return False
@@ -123,7 +124,6 @@ class AsyncPool:
         self.blocked = False
 
     def _note_use(self, **_: object) -> None:
-        # Async database access goes through one thread of asgiref's; its connection outlives jobs.
         self._used_database = True
 
     def _begin_all(self, batch: list[Running]) -> None:
@@ -149,6 +149,19 @@ class AsyncPool:
             return  # the outcome was decided without it
         self.busy.discard(running)
         self._on_finished(running, outcome)
+        # Now, not when the next job comes: an open transaction holds locks while nothing runs.
+        with contextlib.suppress(asyncio.CancelledError):  # a stop that came too late
+            await self._clean()
+
+    async def _clean(self) -> None:
+        # Async database access goes through one thread of asgiref's; its connection outlives jobs.
+        if self._used_database:
+            await sync_to_async(connections.clean)()
+
+    async def _end(self) -> None:
+        if self._used_database:
+            await sync_to_async(django_connections.close_all)()
+        self._loop.stop()
 
     async def _outcome(self, running: Running) -> Outcome:
         if not self._holds(running.token):
@@ -159,8 +172,7 @@ class AsyncPool:
         begin(running, prepared, self._runtime)
         current.set(running.context)  # each asyncio task has a context of its own
         try:
-            if self._used_database:
-                await sync_to_async(connections.clean)()
+            await self._clean()
             value = await executor.call(prepared, running.context)
         except BaseException as error:  # noqa: BLE001  CancelledError and SystemExit are the job's
             return self._failed(error, running, prepared)

@@ -199,7 +199,10 @@ class Run:
                 self._cancel_coroutine = lambda: loop.call_soon_threadsafe(current.cancel)
             # Async database access goes through one thread of asgiref's, as long as this lives.
             await sync_to_async(connections.clean)()
-            return await task.function(*args, **kwargs)
+            try:
+                return await task.function(*args, **kwargs)
+            finally:
+                await sync_to_async(connections.clean)()
 
         def function(*args: Any, **kwargs: Any) -> Any:
             return asyncio.run(clean_and_call(*args, **kwargs))

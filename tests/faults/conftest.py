@@ -1,9 +1,18 @@
+from pathlib import Path
+
 import pytest
 
 from tests.process.harness import Processes, kill
 
 from .crew import Crew
 from .history import noted
+
+
+def pytest_collection_modifyitems(items):
+    """These have a tox environment of their own."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker("faults")
 
 
 @pytest.fixture

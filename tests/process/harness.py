@@ -8,6 +8,7 @@ process may have printed a traceback or a warning that the test did not expect.
 import contextlib
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,6 +23,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 60.0
 LOOK_EACH = 0.02
 READ_FOR = 2.0  # orphans may keep the output open
+# A pytest that is killed cannot clean up: then the kernel does.
+LEASH = ["setpriv", "--pdeathsig", "KILL", "--"] if shutil.which("setpriv") else []
 TROUBLE = re.compile(r"Traceback|Exception ignored|Warning:")
 
 
@@ -72,7 +75,7 @@ class Process:
         settings = {"DATABASE_URL": database_url(), "DJANGO_SETTINGS_MODULE": "tests.settings"}
         # In a session of its own, by which all that it starts is found again.
         self._process = subprocess.Popen(
-            [sys.executable, "-W", "error", "-m", "django", *arguments],
+            [*LEASH, sys.executable, "-W", "error", "-m", "django", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

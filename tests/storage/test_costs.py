@@ -325,6 +325,6 @@ class TestWAL:
 
     def test_of_an_idle_reserve_is_nothing(self, alone, wal):
         driver = DatabaseDriver(alone)
-        # A single write would be a record and a commit of at least 34 bytes; the server itself writes
-        # a few now and then.
+        # One write would be a record and a commit, at least 34 bytes; the server itself now and
+        # then writes a few.
         assert wal("per idle reserve", lambda _: take(driver, queue="empty"), 100) < 17

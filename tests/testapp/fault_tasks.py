@@ -17,11 +17,11 @@ from functools import cache
 from pathlib import Path
 
 from asgiref.sync import sync_to_async
-from django.db import transaction
+from django.db import connection
 
 from taskharbor_django import PermanentError, Snooze, task
 
-from .models import Trail
+from .models import Ledger, Trail
 
 SOON = {"strategy": "constant", "initial": 0.05, "jitter": "none"}
 LOOK_EACH = 0.01
@@ -259,8 +259,7 @@ async def apoison(context, how):
 
 @task(max_attempts=2, isolation="process", **traced)
 def poison_apart(context, how):
-    sign(context, "START")
-    DEATHS[how]()
+    poison.function(context, how)
 
 
 # -- without an end ------------------------------------------------------------------------------
@@ -409,6 +408,19 @@ async def astumble_badly(context):
     raise ValueError("and nobody knows when to try again")
 
 
+@task(**traced)
+async def aleak(context):
+    """Leave a transaction open that has written."""
+    await asign(context, "START")
+    await asign(context, "END")
+    await sync_to_async(_leak)()
+
+
+def _leak():
+    connection.set_autocommit(False)
+    Ledger.objects.create(name="leaked")
+
+
 # -- memory --------------------------------------------------------------------------------------
 
 kept = []
@@ -466,14 +478,10 @@ def have_children(context, count):
     sign(context, "END")
 
 
-@task(**traced)
-def have_children_at_once(context, count):
-    """The same without keys: all or none, with a row of its own that says so."""
+@task(atomic=True, **traced)
+def have_children_atomically(context, count):
+    """The same without keys: they are there when this is done, and not before."""
     sign(context, "START")
-    with transaction.atomic():
-        born = Trail.objects.select_for_update().filter(job=context.job_id, mark="BORN")
-        if not born.exists():
-            for _ in range(count):
-                touch.enqueue()
-            sign(context, "BORN")
+    for _ in range(count):
+        touch.enqueue()
     sign(context, "END")

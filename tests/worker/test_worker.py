@@ -424,7 +424,7 @@ def test_a_worker_asks_the_database_for_the_time_or_this_machine_if_told_so(sett
     from taskharbor_django.worker.worker import Worker as WorkerProcess
 
     far = datetime(2050, 1, 1, tzinfo=UTC)
-    monkeypatch.setattr(DatabaseDriver, "now", lambda self: far)
+    monkeypatch.setattr(DatabaseDriver, "now", lambda _: far)
     assert WorkerProcess(WorkerOptions()).clock.now() >= far
     settings.TASKHARBOR = {"CLOCK": "local", "CLOCK_SKEW": 1}
     assert WorkerProcess(WorkerOptions()).clock.now() < far

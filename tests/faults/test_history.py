@@ -1,0 +1,168 @@
+"""The checker itself: silent about a good history, and loud about each way to spoil it."""
+
+from dataclasses import replace
+from uuid import uuid4
+
+import pytest
+
+from .history import Facts, Final, Line, Record, Step, violations
+
+JOB = uuid4()
+
+
+def step(before, after, fence, *counts, **facts):
+    names = ("fences", "executions", "attempts", "losses")
+    return Step(
+        job=JOB,
+        before=before,
+        after=after,
+        fence=fence,
+        **dict(zip(names, counts, strict=False)),
+        **facts,
+    )
+
+
+def line(mark, fence, at, attempt=None):
+    return Line(mark=mark, job=JOB, fence=fence, attempt=attempt or fence, pid=1, at=at)
+
+
+def good():
+    """Enqueued; lost with its first lease; failed; given back; done."""
+    facts = Facts(enqueued={JOB})
+    facts.steps[JOB] = [
+        step("", "ready", 0),
+        step("ready", "inflight", 1, 1, 1, at=10),
+        step("inflight", "ready", 1, 0, 0, 0, 1, held_until=19.9, at=20),
+        step("ready", "inflight", 2, 1, 1, at=20),
+        step("inflight", "scheduled", 2, 0, 0, 1, held_until=30, at=22),
+        step("scheduled", "ready", 2, at=23),
+        step("ready", "inflight", 3, 1, 1, at=24),
+        step("inflight", "ready", 3, 0, -1, held_until=40, at=25),
+        step("ready", "inflight", 4, 1, 1, at=26),
+        step("inflight", "done", 4, held_until=40, at=28),
+    ]
+    facts.lines[JOB] = [
+        line("START", 1, 10.5),
+        line("START", 2, 20.5),
+        line("END", 1, 21),  # of a worker that was stopped and went on
+        line("START", 4, 26.5, attempt=3),
+        line("END", 4, 27.5, attempt=3),
+    ]
+    facts.rows[JOB].update(facts.lines[JOB])
+    facts.records[JOB] = {1: Record(end="lost"), 2: Record(end="failed", category="temporary")}
+    facts.jobs[JOB] = Final(state="done", fence=4, executions=3, attempts=1, losses=1)
+    return facts
+
+
+def test_a_good_history_is_good():
+    assert violations(good()) == []
+
+
+def test_what_waits_must_be_allowed_to():
+    facts = Facts(enqueued={JOB}, jobs={JOB: Final(state="ready")})
+    facts.steps[JOB] = [step("", "ready", 0)]
+    assert len(violations(facts)) == 1
+    assert violations(facts, waiting=[JOB]) == []
+
+
+def change(number, **facts):
+    """A spoiler that changes one step."""
+
+    def spoil(history):
+        history.steps[JOB][number] = replace(history.steps[JOB][number], **facts)
+
+    return spoil
+
+
+def sign(*lines):
+    def spoil(history):
+        history.lines[JOB] += lines
+        history.rows[JOB].update(lines)
+
+    return spoil
+
+
+def final(**facts):
+    def spoil(history):
+        history.jobs[JOB] = replace(history.jobs[JOB], **facts)
+
+    return spoil
+
+
+def drop(mark, fence):
+    def spoil(history):
+        gone = [each for each in history.lines[JOB] if (each.mark, each.fence) == (mark, fence)]
+        history.lines[JOB] = [each for each in history.lines[JOB] if each not in gone]
+        for each in gone:
+            del history.rows[JOB][each]
+
+    return spoil
+
+
+SPOILERS = {
+    "its row is gone": (lambda it: it.jobs.clear(), "it is gone"),
+    "it is held": (final(state="inflight"), "still inflight"),
+    "a lease is left": (lambda it: setattr(it, "leases", 1), "still a lease"),
+    "an orphan": (lambda it: it.processes.append("1 python"), "still a process"),
+    "a change out of nowhere": (change(3, before="scheduled"), "a change from 'scheduled' came"),
+    "a number given twice": (change(3, fence=1), "fencing numbers are"),
+    "a number left out": (change(1, fences=2), "no verb makes"),
+    "a loss charged on a release": (change(7, losses=1), "no verb makes|do not add up"),
+    "a second end": (
+        lambda it: it.steps[JOB].append(step("done", "done", 4)),
+        "accepted ends are",
+    ),
+    "ready again": (
+        lambda it: it.steps[JOB].append(step("done", "ready", 4)),
+        "no verb makes 'done'",
+    ),
+    "a letter of the living": (lambda it: it.letters.update([JOB]), "open dead letters"),
+    "an uncounted execution": (final(executions=4), "do not add up"),
+    "an uncounted loss": (final(losses=0), "do not add up"),
+    "a loss without a record": (lambda it: it.records[JOB].pop(1), "recorded as"),
+    "a failure recorded as lost": (
+        lambda it: it.records[JOB].update({2: Record(end="lost")}),
+        "recorded as",
+    ),
+    "a valid lease taken away": (change(2, held_until=25.0), "was lost at"),
+    "a lease that never was": (change(2, held_until=None), "was lost at"),
+    "a run that nobody reserved": (sign(line("START", 5, 29)), "was not reserved"),
+    "a run before its reserve": (
+        lambda it: (drop("START", 4)(it), sign(line("START", 4, 20, attempt=3))(it)),
+        "was not reserved",
+    ),
+    "another attempt number": (
+        lambda it: (drop("START", 4)(it), sign(line("START", 4, 26.5))(it)),
+        "was not reserved",
+    ),
+    "a run begun twice": (sign(line("START", 4, 27, attempt=3)), "its runs began as"),
+    "a lost run begun later": (
+        lambda it: (drop("START", 1)(it), sign(line("START", 1, 28))(it)),
+        "its runs began as",
+    ),
+    "accepted and never ended": (drop("END", 4), "was accepted and has signed"),
+    "accepted and never begun": (drop("START", 4), "was accepted and has signed"),
+    "given back as if it had not begun": (sign(line("START", 3, 24.5)), "given back as if"),
+    "a run that went on after its failure": (sign(line("END", 2, 23)), "went on after its retry"),
+    "a row that no line knows": (
+        lambda it: it.rows[JOB].update([line("END", 2, 21)]),
+        "the table has what the file has not",
+    ),
+    "a row twice": (
+        lambda it: it.rows[JOB].update([line("START", 2, 20.5)]),
+        "the table has what the file has not",
+    ),
+    "a row of the accepted run is gone": (
+        lambda it: it.rows[JOB].pop(line("END", 4, 27.5, attempt=3)),
+        "has lost its END",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SPOILERS)
+def test_a_spoilt_history_is_noticed(name):
+    spoil, expected = SPOILERS[name]
+    facts = good()
+    spoil(facts)
+    found = violations(facts)
+    assert any(part in text for text in found for part in expected.split("|")), found
