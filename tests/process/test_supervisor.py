@@ -176,7 +176,7 @@ def test_a_child_past_its_limit_makes_way(processes, files):
         mark.enqueue(str(said))
     supervisor = processes.start("--processes", "2", "--threads", "1", "--max-jobs", "2")
     wait_until(lambda: states() == ["done"] * 12, what="all jobs done")
-    assert supervisor.lines("makes way for a new one")
+    wait_until(lambda: supervisor.lines("makes way for a new one"), what="a child made way")
     assert not supervisor.lines("died")
     assert len(set(pids_in(said))) > 2
     assert supervisor.stop()[0] == 0
