@@ -167,6 +167,8 @@ def statement(record: JobRecord, using: str, connection: Any) -> tuple[str, list
 
 def many(records: Sequence[JobRecord], using: str, connection: Any) -> list[tuple[str, list[Any]]]:
     """INSERTs of many jobs, one for each set of columns that occurs among them."""
+    if connection.vendor == "mysql":
+        return [_together([cells(record, connection) for record in records], using)]
     shapes: dict[tuple[str, ...], list[list[Cell]]] = {}
     for record in records:
         made = cells(record, connection)
@@ -178,6 +180,15 @@ def many(records: Sequence[JobRecord], using: str, connection: Any) -> list[tupl
         )
         for names, made in shapes.items()
     ]
+
+
+def _together(made: list[list[Cell]], using: str) -> tuple[str, list[Any]]:
+    """One INSERT for rows of different columns: the time it writes must be one for all of them."""
+    names = list(dict.fromkeys(cell[0] for row in made for cell in row))
+    known = [{name: (sql, values) for name, sql, values in row} for row in made]
+    filled = [[row.get(name, ("DEFAULT", ())) for name in names] for row in known]
+    text = _text(using, names, ([sql for sql, _ in row] for row in filled))
+    return text, [value for row in filled for _, values in row for value in values]
 
 
 @lru_cache(maxsize=256)

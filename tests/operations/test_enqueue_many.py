@@ -16,6 +16,7 @@ from taskharbor_django.models import IdempotencyKey, Job
 from taskharbor_django.operations import enqueue as verb
 from taskharbor_django.operations.storage import driver_for
 from taskharbor_django.payload import decode_call
+from tests.factories import JobFactory
 from tests.testapp.tasks import add, echo, report
 
 from . import LEASE, Statements, undone
@@ -119,6 +120,17 @@ def test_jobs_of_different_shapes_keep_the_order_in_which_they_were_given(db):
     shapes = [add, add.using(tags={"a": "b"}), add, add.using(correlation_id="c"), add]
     enqueue_many(each.call(number) for number, each in enumerate(shapes * 4))
     assert first_arguments(Job.objects.in_line()) == list(range(20))
+
+
+def test_of_jobs_of_one_microsecond_the_sequence_decides(db):
+    """Not where a row happens to lie: these were written the other way round."""
+    moment = driver_for("default").now()
+    written = [JobFactory(seq=seq, created_at=moment).pk for seq in (5, 3, 4, 1, 2)]
+    ordered = [written[place] for place in (3, 4, 1, 2, 0)]
+    assert in_line() == ordered
+    driver = driver_for("default")
+    taken = [driver.reserve("default", now=driver.now(), lease_for=LEASE) for _ in ordered]
+    assert [each.job.id for (each,) in taken] == ordered
 
 
 def test_what_is_enqueued_next_stands_behind(db):
