@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import ctypes
 import signal
+import sys
 import threading
+import time
 
 _set_async_exc = ctypes.pythonapi.PyThreadState_SetAsyncExc
 _set_async_exc.argtypes = [ctypes.c_ulong, ctypes.py_object]
+_clear_async_exc = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_ulong, ctypes.c_void_p)(
+    ("PyThreadState_SetAsyncExc", ctypes.pythonapi)
+)
+
+# CPython 3.11 runs no traced function while an exception waits for a thread that cannot take it.
+FREEZES_WHEN_TRACED = sys.version_info < (3, 12)
+TIME_TO_TAKE_IT = 0.05
 
 
 class Interrupted(BaseException):
@@ -37,12 +46,11 @@ class Interruptible:
             thread, self._thread = self._thread, None
             if thread is None or not self._sent:
                 return
-        # One that may be on its way is replaced by one that certainly is, and caught. To take it
-        # back by sending nothing leaves CPython 3.11 looking for it, for ever where code is traced.
+        # One that may be on its way is replaced by one that certainly is, and caught. To send
+        # nothing instead leaves CPython 3.11 looking for what was there, in all threads.
         try:
-            _set_async_exc(thread, ctypes.py_object(Interrupted))
             while True:
-                pass
+                _set_async_exc(thread, ctypes.py_object(Interrupted))
         except Interrupted:
             pass
 
@@ -53,6 +61,15 @@ class Interruptible:
                 return False
             self._sent = True
             _set_async_exc(self._thread, ctypes.py_object(Interrupted))
+            if FREEZES_WHEN_TRACED and sys.gettrace() is not None:
+                # No call of a Python function in here: that is what would not return.
+                time.sleep(TIME_TO_TAKE_IT)
+                _clear_async_exc(self._thread, None)
+                try:
+                    while True:
+                        _set_async_exc(threading.get_ident(), ctypes.py_object(Interrupted))
+                except Interrupted:
+                    pass
             return True
 
 

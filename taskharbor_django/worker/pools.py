@@ -131,11 +131,13 @@ class ThreadPool:
             started_at=running.started_at,
         )
 
-    def leave_behind(self, thread: int) -> None:
-        """Give up a thread that will not stop: its slot and its connections are gone."""
-        if self.busy.pop(thread, None) is not None:
-            self.left_behind.add(thread)
-            self.opened.cut(thread)
+    def leave_behind(self, thread: int) -> bool:
+        """Give up a thread that will not stop, with its slot and connections; False if it did."""
+        if self.busy.pop(thread, None) is None:
+            return False
+        self.left_behind.add(thread)
+        self.opened.cut(thread)
+        return True
 
     # -- in the threads --------------------------------------------------------------------------
 

@@ -63,9 +63,9 @@ class Watch(threading.Thread):
         return deadline is not None and now >= deadline + self._stubborn_after
 
     def _leave_behind(self, thread: int, running: Running) -> None:
-        self._tell(running, "its thread is left behind")
-        self._threads.leave_behind(thread)
-        self._on_stubborn(running, "")
+        if self._threads.leave_behind(thread):
+            self._tell(running, "its thread is left behind")
+            self._on_stubborn(running, "")
 
     def _look_at_coroutines(self, now: float) -> None:
         silent = self._coroutines.silence() >= self._stubborn_after

@@ -168,7 +168,8 @@ def test_max_jobs_goes_on_in_a_new_process_with_the_same_id(processes, files):
     assert worker.lines(r"stops: jobs finished: \d+ \(--max-jobs\)")
     assert set(pids_in(said)) == {worker.pid}
     assert Worker.objects.count() >= 2
-    started_as = Path(f"/proc/{worker.pid}/cmdline").read_bytes().split(b"\0")
+    command = Path(f"/proc/{worker.pid}/cmdline")  # empty while a new program is being started
+    started_as = wait_until(command.read_bytes, what="its command line").split(b"\0")
     assert started_as[1:4] == [b"-W", b"error", b"-m"]
     assert worker.stop()[0] == 0
 
