@@ -127,6 +127,7 @@ def _as_tuple(value: Any) -> tuple[Any, ...]:
 
 
 _LIMITS = ("timeout", "lifetime", "result_ttl")
+_MAY_BE_ZERO = ("delay", "result_ttl", "idempotency_ttl")
 
 _FLAG = (_is_flag, "True or False")
 _FAILURES = (_are_failures, "exception classes or failure categories")
@@ -152,9 +153,12 @@ def duration_option(
     if isinstance(value, Default):
         return value
     try:
-        return as_duration(value)
+        duration = as_duration(value)
     except ValueError as problem:
         raise error(f"{name}: {problem}", field=name) from None
+    if not duration and name not in _MAY_BE_ZERO:
+        raise error(f"{name}: must be more than zero; None means no limit", field=name)
+    return duration
 
 
 def _backoff(value: Any) -> Backoff:

@@ -17,22 +17,20 @@ from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
 from django.db import IntegrityError, OperationalError, connections, router, transaction
-from django.db.models import Count, Exists, F, Model, Q, QuerySet
-from django.db.models.functions import Greatest
+from django.db.models import Model, QuerySet
 
 from ..exceptions import DuplicateJob, JobLocked, LeaseExpired
 from ..failpoints import reach
-from ..lifecycle import JobState, OutcomeKind
-from ..models import Job, Lease, Queue
+from ..lifecycle import OutcomeKind
+from ..models import Job, Lease
 from ..values import JobRecord, Outcome, Rejection, Reservation
 from ..values import Lease as LeaseValue
-from . import inserts, keys, rows, settling
+from . import claims, inserts, keys, leases, rows, settling
 from .base import Driver
 from .ends import Stored
 from .reclaim import reclaim_expired, sweep_orphans
 from .transient import is_in_transaction, is_transient, repeat
 
-PROMOTE_LIMIT = 1_000
 ROWS_PER_INSERT = 500
 
 OnEnd = Callable[[Sequence[UUID]], object]
@@ -147,73 +145,16 @@ class DatabaseDriver(Driver):
         return repeat(self.using, lambda: self._claim(queue, now, limit, lease, floor))
 
     def _peek(self, now: datetime) -> tuple[bool, bool]:
-        """Look, without a lock, whether there is anything to promote or to reclaim."""
-        due = Job.objects.using(self.using).due(now).exists()
-        return due, Lease.objects.using(self.using).filter(expires_at__lte=now).exists()
+        return claims.peek(self.using, now)
 
     def _promote(self, now: datetime) -> None:
-        with self.transaction():
-            due = Job.objects.using(self.using).due(now).order_by("available_at")
-            ids = list(self.locked(due)[:PROMOTE_LIMIT].values_list("pk", flat=True))
-            reach("promote.locked")
-            jobs = Job.objects.using(self.using).filter(pk__in=ids)
-            jobs.update(state=JobState.READY.value, updated_at=now)
-
-    def _runnable(
-        self, queue: str, now: datetime, floor: tuple[int, datetime] | None
-    ) -> QuerySet[Job]:
-        """The jobs a claim may take, in their order."""
-        paused = Queue.objects.using(self.using).paused(now).filter(name=queue)
-        jobs = Job.objects.using(self.using).ready().filter(~Exists(paused), queue=queue)
-        # A caller whose clock is behind the promoter's must not get what is still ahead for it.
-        jobs = jobs.filter(Q(run_at__isnull=True) | Q(run_at__lte=now))
-        if floor is not None:
-            jobs = jobs.filter(~Q(priority=floor[0]) | Q(available_at__gte=floor[1]))
-        return jobs.in_line()
+        claims.promote(self, now)
 
     def _claim(
-        self,
-        queue: str,
-        now: datetime,
-        limit: int,
-        lease: LeaseValue,
-        floor: tuple[int, datetime] | None,
+        self, queue: str, now: datetime, limit: int, lease: LeaseValue, floor: claims.Floor
     ) -> list[Reservation]:
-        runnable = self._runnable(queue, now, floor)
-        if not runnable.exists():
-            return []
-        with self.transaction():
-            picked = self.locked(runnable)[:limit].values_list("pk", "lease_losses")
-            tokens = {pk: uuid4() if losses else lease.token for pk, losses in picked}
-            self._lease_out(tokens, now, lease)
-            reach("claim.leased")
-            taken = Job.objects.using(self.using).filter(pk__in=list(tokens)).in_line()
-            claimed = list(taken.values_list(*rows.RUN_FIELDS))
-        return rows.reservations(claimed, lease.expires_at, lease.worker)
-
-    def _lease_out(self, tokens: dict[UUID, UUID], now: datetime, lease: LeaseValue) -> None:
-        by_token: dict[UUID, list[UUID]] = {}
-        for pk, token in tokens.items():
-            by_token.setdefault(token, []).append(pk)
-        for token, ids in by_token.items():
-            Job.objects.using(self.using).ready().filter(pk__in=ids).update(
-                state=JobState.INFLIGHT.value,
-                lease=token,
-                lease_version=F("lease_version") + 1,
-                executions=F("executions") + 1,
-                started_at=None,
-                updated_at=now,
-            )
-        Lease.objects.using(self.using).bulk_create(
-            Lease(
-                token=token,
-                call=lease.token,
-                worker=lease.worker,
-                acquired_at=now,
-                expires_at=lease.expires_at,
-            )
-            for token in by_token
-        )
+        runnable = claims.runnable(self.using, queue, now, floor)
+        return claims.claim(self, runnable, now, limit, lease)
 
     # -- leases ----------------------------------------------------------------------------------
 
@@ -225,28 +166,11 @@ class DatabaseDriver(Driver):
 
     def held(self, token: UUID, *, now: datetime) -> list[Reservation]:
         self._check(now)
-        return repeat(self.using, lambda: self._held(token, now))
-
-    def _held(self, token: UUID, now: datetime) -> list[Reservation]:
-        leases = Lease.objects.using(self.using).filter(call=token, expires_at__gt=now)
-        expiries = {row.token: row for row in leases}
-        jobs = Job.objects.using(self.using).inflight().filter(lease__in=list(expiries)).in_line()
-        workers = {row.worker for row in expiries.values()}
-        return rows.reservations(
-            jobs.values_list(*rows.RUN_FIELDS),
-            {key: row.expires_at for key, row in expiries.items()},
-            next(iter(workers), ""),
-        )
+        return repeat(self.using, lambda: leases.held(self.using, token, now))
 
     def expire_leases(self, worker: str, *, now: datetime) -> int:
         self._check(now)
-        return repeat(self.using, lambda: self._expire(worker, now))
-
-    def _expire(self, worker: str, now: datetime) -> int:
-        leases = Lease.objects.using(self.using).filter(worker=worker, expires_at__gt=now)
-        # By token: an UPDATE that scans would wait for locks of other workers' rows on MariaDB.
-        tokens = list(leases.values_list("token", flat=True))
-        return leases.filter(token__in=tokens).update(expires_at=now)
+        return repeat(self.using, lambda: leases.expire(self.using, worker, now))
 
     def extend_leases(
         self, tokens: Iterable[UUID], *, now: datetime, lease_for: timedelta
@@ -258,27 +182,7 @@ class DatabaseDriver(Driver):
     def _renew(
         self, tokens: list[UUID], now: datetime, expires_at: datetime
     ) -> dict[UUID, LeaseValue]:
-        """
-        Renew in statements of their own, each by primary key.
-
-        A lease that is seen, and afterwards covers no inflight job, never will again: its claim
-        wrote both at once.
-        """
-        seen = Lease.objects.using(self.using).filter(token__in=tokens)
-        known = set(seen.values_list("token", flat=True))
-        inflight = Job.objects.using(self.using).inflight().filter(lease__in=tokens)
-        jobs = dict(inflight.order_by().values_list("lease").annotate(jobs=Count("pk")))
-        alive = seen.filter(expires_at__gt=now)
-        alone = [token for token in known if jobs.get(token) == 1]
-        shared = [token for token in known if jobs.get(token, 0) > 1]
-        alive.filter(token__in=alone).update(expires_at=expires_at)
-        alive.filter(token__in=shared).update(expires_at=Greatest("expires_at", expires_at))
-        if empty := known - jobs.keys():
-            seen.filter(token__in=empty).delete()
-        renewed = alive.filter(token__in=alone + shared).values_list(
-            "token", "expires_at", "worker"
-        )
-        return {row[0]: LeaseValue(row[0], row[1], worker=row[2]) for row in renewed}
+        return leases.renew(self.using, tokens, now, expires_at)
 
     def extend_lease(
         self, job_id: UUID, token: UUID, *, now: datetime, lease_for: timedelta

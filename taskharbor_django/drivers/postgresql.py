@@ -25,9 +25,9 @@ from ..failpoints import reach
 from ..models import Lease
 from ..values import JobRecord, Outcome, Reservation
 from ..values import Lease as LeaseValue
-from . import rows, statements
+from . import claims, rows, statements
 from .arrays import Given, insert_from, kind_of
-from .database import PROMOTE_LIMIT, DatabaseDriver
+from .database import DatabaseDriver
 
 LOCK_TIMEOUT = "5s"
 IDLE_TIMEOUT = "15s"
@@ -61,17 +61,12 @@ class PostgreSQLDriver(DatabaseDriver):
         return bool(due), bool(expired)
 
     def _promote(self, now: datetime) -> None:
-        sql = self._text(statements.PROMOTE, limit=str(PROMOTE_LIMIT))
+        sql = self._text(statements.PROMOTE, limit=str(claims.PROMOTE_LIMIT))
         with self.connection.cursor() as cursor:
             cursor.execute(sql, [now, now])
 
     def _claim(
-        self,
-        queue: str,
-        now: datetime,
-        limit: int,
-        lease: LeaseValue,
-        floor: tuple[int, datetime] | None,
+        self, queue: str, now: datetime, limit: int, lease: LeaseValue, floor: claims.Floor
     ) -> list[Reservation]:
         sql, places = _claim_text(self.using, limit, floor is not None)
         values = {
@@ -169,7 +164,7 @@ def _claim_text(using: str, limit: int, floored: bool) -> tuple[str, list[Any]]:
     driver = PostgreSQLDriver(using)
     now, since = datetime.max.replace(tzinfo=UTC), datetime.min.replace(tzinfo=UTC)
     stand_ins = {"?": "queue", now: "now", since: "available_at", 101: "priority"}
-    runnable = driver._runnable("?", now, (101, since) if floored else None)
+    runnable = claims.runnable(using, "?", now, (101, since) if floored else None)
     picked = driver.locked(runnable).values("pk")[:limit]
     with transaction.atomic(using=using):  # Django compiles a lock only inside a transaction
         pick, parameters = picked.query.get_compiler(using).as_sql()

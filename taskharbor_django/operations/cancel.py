@@ -11,14 +11,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 from ..drivers import DatabaseDriver
 from ..drivers.ends import Stored, stored_rows
 from ..drivers.transient import repeat
+from ..exceptions import InvalidJob
 from ..failpoints import reach
 from ..lifecycle import TRANSITIONS, JobState, Verb
 from ..models import Job, Notice
+from ..values import shown
 from .storage import default_alias, driver_for
 
 
@@ -31,10 +34,26 @@ class Cancelled:
     left: int = 0
 
 
-def cancel(ids: Iterable[UUID], *, force: bool = False, using: str | None = None) -> Cancelled:
-    """Cancel waiting jobs; ask running ones to stop, or with `force` take their token away."""
-    driver, wanted = driver_for(using or default_alias()), set(ids)
+def cancel(jobs: Iterable[Any], *, force: bool = False, using: str | None = None) -> Cancelled:
+    """
+    Cancel waiting jobs; ask running ones to stop, or with `force` take their token away.
+
+    Takes ids, also as text, handles and Jobs.
+    """
+    if isinstance(jobs, str | UUID):
+        raise InvalidJob("cancel takes several jobs: put a single one into a list", field="id")
+    wanted = {as_id(job) for job in jobs}
+    driver = driver_for(using or default_alias())
     return repeat(driver.using, lambda: _cancel(driver, wanted, force=force))
+
+
+def as_id(job: Any) -> UUID:
+    """The id of what stands for a job, or InvalidJob."""
+    job_id = getattr(job, "id", job)
+    try:
+        return job_id if isinstance(job_id, UUID) else UUID(job_id)
+    except (TypeError, ValueError, AttributeError):
+        raise InvalidJob(f"id: {shown(job)} is no job", field="id") from None
 
 
 def _cancel(driver: DatabaseDriver, wanted: set[UUID], *, force: bool) -> Cancelled:

@@ -23,10 +23,10 @@ from ..exceptions import (
 )
 from ..lifecycle import ENDED, JobState
 from ..models import Job
-from ..payload import decode_value
+from ..payload import decode_call, decode_value
 from ..values import as_duration
-from .cancel import cancel
-from .storage import driver_for
+from .cancel import as_id, cancel
+from .storage import default_alias, driver_for
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.02, 1.0
 Timeout = timedelta | float | None
@@ -39,6 +39,11 @@ class JobHandle:
     id: UUID
     using: str
     created: bool = True
+
+    @classmethod
+    def of(cls, job_id: UUID | str, *, using: str | None = None) -> JobHandle:
+        """The handle of a job whose id was kept, as in a session or a URL."""
+        return cls(id=as_id(job_id), using=using or default_alias(), created=False)
 
     def refresh(self) -> Job:
         """Read the job as it is now."""
@@ -54,6 +59,15 @@ class JobHandle:
                 break
             time.sleep(pause)
         return job
+
+    @property
+    def state(self) -> JobState:
+        return JobState(self.refresh().state)
+
+    @property
+    def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """What the job was enqueued with, read back from storage."""
+        return decode_call(bytes(self.refresh().payload), codec=get_settings().payload_codec)
 
     @property
     def result(self) -> Any:

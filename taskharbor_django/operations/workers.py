@@ -17,7 +17,7 @@ from django.db.models import F
 
 from .. import __version__
 from ..drivers import DatabaseDriver
-from ..models import Queue, QueueMinute, Worker
+from ..models import QueueMinute, Worker
 
 Counts = Mapping[tuple[datetime, str], Mapping[str, int]]  # (minute, queue) -> column -> how many
 
@@ -60,7 +60,3 @@ def count_minutes(driver: DatabaseDriver, worker: str, counts: Counts) -> None:
         mine = rows.filter(minute=minute, queue=queue, worker=worker)
         if not mine.update(**added):
             rows.create(minute=minute, queue=queue, worker=worker, **columns)
-
-
-def paused_queues(driver: DatabaseDriver, now: datetime) -> set[str]:
-    return set(Queue.objects.using(driver.using).paused(now).values_list("name", flat=True))

@@ -20,12 +20,12 @@ from ..failpoints import reach
 from ..lifecycle import OutcomeKind
 from ..operations import decide
 from ..operations.storage import driver_for
-from ..tasks import registry
 from ..values import Outcome, Rejection, Reservation
 from . import banner
 from .appetite import Appetite
 from .async_pool import AsyncPool
 from .completer import Completer, Finished
+from .dispatch import Dispatch
 from .heartbeat import Heartbeat
 from .holdings import Holdings, Running
 from .isolation import Children
@@ -66,7 +66,6 @@ class Worker:
         self.stragglers = False
         self._hungry = False
         self._pause = 0.0
-        self._async_share = 0.0
         self._swept = steady()
         self._trouble = Trouble("reserve")
         self._wakeup = Wakeup(options.using, listen=options.listen)
@@ -102,6 +101,7 @@ class Worker:
             on_finished=self._finished,
             holds=self.holdings.holds,
         )
+        self._dispatch = Dispatch(self.threads, self.coroutines, isolate_all=options.isolate_all)
         self._watch = Watch(
             self.holdings,
             self.threads,
@@ -197,8 +197,7 @@ class Worker:
     def _wanted(self) -> int:
         if self.quiet or self._limit_reached():
             return 0
-        free = self.threads.free + round(self.coroutines.free * self._async_share)
-        return self.appetite.wants(free, self.threads.waiting)
+        return self.appetite.wants(self._dispatch.free, self.threads.waiting)
 
     def _limit_reached(self) -> bool:
         """A process past --max-jobs or --max-memory, or with a lost thread, makes way."""
@@ -246,21 +245,7 @@ class Worker:
         added = self.holdings.add(reserved, valid_until)
         if added:
             reach("worker.taken")
-        coroutines = [running for running in added if self._is_async(running)]
-        if coroutines:
-            self.coroutines.put(coroutines)
-            added = [running for running in added if running not in coroutines]
-        if reserved:
-            share = len(coroutines) / len(reserved)
-            self._async_share += 0.3 * (share - self._async_share)
-        self.threads.put(added)
-
-    def _is_async(self, running: Running) -> bool:
-        job = running.reservation.job
-        if job.lease_losses or self.options.isolate_all or job.task not in registry:
-            return False
-        task = registry.get(job.task)
-        return task.is_async and task.isolation is None
+        self._dispatch.put(added)
 
     def _give_back(self) -> None:
         """What waited a second for a slot may run sooner elsewhere."""

@@ -7,7 +7,7 @@ from django.db import OperationalError, connection, transaction
 
 from taskharbor_django import JobHandle, cancel
 from taskharbor_django.drivers import transient
-from taskharbor_django.exceptions import JobNotInflight
+from taskharbor_django.exceptions import InvalidJob, JobNotInflight
 from taskharbor_django.failpoints import armed
 from taskharbor_django.lifecycle import OutcomeKind
 from taskharbor_django.models import Attempt, DeadLetter, Job, Lease, Notice
@@ -376,3 +376,27 @@ def test_who_follows_a_job_is_told_of_its_end(db, monkeypatch):
     assert told == [[followed.pk]]
     cancel([running.pk], force=True)
     assert told == [[followed.pk], [running.pk]]
+
+
+# -- what stands for a job ---------------------------------------------------------------------
+
+
+def test_ids_text_handles_and_jobs_may_be_mixed(db):
+    handles = [add.enqueue(1, 1) for _ in range(4)]
+    one, two, three, four = handles
+    assert cancel([one, two.id, str(three.id), four.refresh()]) == Cancelled(cancelled=4)
+
+
+@pytest.mark.parametrize("nonsense", ["", "all", 7, None])
+def test_what_is_no_job_is_refused_and_nothing_is_cancelled(db, nonsense):
+    handle = add.enqueue(1, 1)
+    with pytest.raises(InvalidJob, match="is no job"):
+        cancel([handle, nonsense])
+    assert handle.state == "ready"
+
+
+def test_a_single_id_is_refused_with_a_hint(db):
+    handle = add.enqueue(1, 1)
+    for single in (handle.id, str(handle.id)):
+        with pytest.raises(InvalidJob, match="put a single one into a list"):
+            cancel(single)

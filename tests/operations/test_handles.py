@@ -11,6 +11,7 @@ from asgiref.sync import async_to_sync, sync_to_async
 
 from taskharbor_django import JobHandle
 from taskharbor_django.exceptions import (
+    InvalidJob,
     JobCancelled,
     JobFailed,
     JobNotFound,
@@ -334,3 +335,26 @@ def test_the_async_twins_do_not_touch_the_database_in_the_event_loop(db):
         return first.state, asked, last.state, await handle.acancel(force=True)
 
     assert async_to_sync(life)() == ("ready", True, "cancelled", False)
+
+
+# -- from an id that was kept ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", [lambda job_id: job_id, str])
+def test_a_handle_is_made_of_an_id_that_was_kept(db, form):
+    first = add.enqueue(2, 3)
+    again = JobHandle.of(form(first.id))
+    assert (again.id, again.using, again.created) == (first.id, "default", False)
+    assert again.state == "ready"
+    assert again.arguments == ((2, 3), {})
+
+
+@pytest.mark.parametrize("nonsense", ["", "17", 17, None, object()])
+def test_what_is_no_id_has_no_handle(nonsense):
+    with pytest.raises(InvalidJob, match="is no job"):
+        JobHandle.of(nonsense)
+
+
+def test_the_handle_of_a_job_that_never_was_has_no_state(db):
+    with pytest.raises(JobNotFound):
+        _ = JobHandle.of(uuid4()).state

@@ -171,6 +171,8 @@ REFUSED = [
     ("lifetime", 1e300, r"lifetime: 1e\+300 seconds is no duration"),
     ("lifetime", timedelta(days=36_501), "lifetime: .* is longer than a century"),
     ("result_ttl", float("nan"), "result_ttl: nan seconds is no duration"),
+    ("timeout", 0, "timeout: must be more than zero; None means no limit"),
+    ("lifetime", timedelta(0), "lifetime: must be more than zero"),
     ("backoff", "sideways", "backoff: .*sideways"),
     ("backoff", {"initial": -1}, "backoff: "),
     ("retry_on", "sometimes", "retry_on must be exception classes or failure categories"),
