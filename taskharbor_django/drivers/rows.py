@@ -48,10 +48,6 @@ def field(name: str) -> Field[Any, Any]:
     return Job._meta.get_field(name)  # type: ignore[return-value]
 
 
-def columns(names: Iterable[str]) -> list[str]:
-    return [str(field(name).column) for name in names]
-
-
 @cache
 def quoted(using: str) -> tuple[str, dict[str, str]]:
     """The quoted table, and quoted column by field name."""

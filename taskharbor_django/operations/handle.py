@@ -54,10 +54,9 @@ class JobHandle:
 
     def wait(self, timeout: Timeout = None) -> Job:
         """Return the job once it has ended; raise TimeoutError when that takes too long."""
-        for pause in _pauses(timeout):
-            if (job := self.refresh()).state in ENDED:
-                break
-            time.sleep(pause)
+        pauses = _pauses(timeout)
+        while (job := self.refresh()).state not in ENDED:
+            time.sleep(next(pauses))
         return job
 
     @property
@@ -91,10 +90,9 @@ class JobHandle:
         return await sync_to_async(self.refresh)()
 
     async def await_(self, timeout: Timeout = None) -> Job:
-        for pause in _pauses(timeout):
-            if (job := await self.arefresh()).state in ENDED:
-                break
-            await asyncio.sleep(pause)
+        pauses = _pauses(timeout)
+        while (job := await self.arefresh()).state not in ENDED:  # noqa: ASYNC110  others end it
+            await asyncio.sleep(next(pauses))
         return job
 
     async def aresult(self) -> Any:

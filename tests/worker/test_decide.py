@@ -185,3 +185,28 @@ def test_a_payload_that_cannot_be_decoded_is_permanent():
     if outcome.reason == "":  # nobody registered that task: given back instead
         pytest.fail("the task of the tests is not registered")
     assert (outcome.reason, outcome.update.code) == (DeadReason.PERMANENT, "payload")
+
+
+class Coded(Exception):
+    @property
+    def code(self):
+        raise SystemExit("asking costs your life")
+
+
+class Unprintable(Exception):
+    """One whose traceback cannot be formatted: its cause is not what it should be."""
+
+    @property
+    def __cause__(self):
+        raise RuntimeError("no cause")
+
+
+def test_an_exception_whose_code_cannot_be_asked_has_none():
+    outcome = decided(Coded("x"))
+    assert (outcome.kind, outcome.update.code) == (OutcomeKind.RETRY, "")
+
+
+def test_an_exception_whose_traceback_cannot_be_made_still_has_an_outcome():
+    outcome = decided(Unprintable("x"))
+    assert outcome.kind == OutcomeKind.RETRY
+    assert outcome.update.traceback.endswith("Unprintable")
