@@ -13,4 +13,7 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:  # before the command could see to it itself
+        sys.exit(130)

@@ -66,13 +66,13 @@ CATALOGUE = {
     ),
     "W001": Text(
         "The SQLite database {alias!r} begins transactions {mode}, not IMMEDIATE.",
-        "Set DATABASES[{alias!r}]['OPTIONS']['transaction_mode'] = 'IMMEDIATE'. In a DEFERRED "
+        "Add 'transaction_mode': 'IMMEDIATE' to 'OPTIONS' of DATABASES[{alias!r}]. In a DEFERRED "
         "transaction a view that reads first and enqueues later fails at once with 'database is "
         "locked' when another connection wrote in between, whatever the timeout.",
     ),
     "W002": Text(
         "The SQLite database {alias!r} has the journal mode {mode}, not WAL.",
-        "Set DATABASES[{alias!r}]['OPTIONS']['init_command'] = 'PRAGMA journal_mode=WAL;'. "
+        "Add 'init_command': 'PRAGMA journal_mode=WAL;' to 'OPTIONS' of DATABASES[{alias!r}]. "
         "Otherwise every reader stops the workers from writing, and they stop the readers.",
     ),
     "W003": Text(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
@@ -17,6 +17,8 @@ from .backoff import Backoff
 from .exceptions import InvalidJob, InvalidTask, UnknownTask
 from .task_options import DEFAULT, Limit, checked_options, duration_option
 from .values import is_queue_name, shown
+
+MOST_SHAPES = 100  # remembered for a task that takes any names
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -121,6 +123,22 @@ class Task(Generic[P, R]):
         if self.takes_context and parameters[0].kind != inspect.Parameter.VAR_POSITIONAL:
             del parameters[0]
         return whole.replace(parameters=parameters)
+
+    def check_arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """
+        Raise TypeError unless a call with these can be made.
+
+        Only their number and names matter, so that calls of a known shape are let through.
+        """
+        shape = len(args), *kwargs
+        if shape not in self._shapes:
+            self.signature.bind(*args, **kwargs)
+            if len(self._shapes) < MOST_SHAPES:
+                self._shapes.add(shape)
+
+    @functools.cached_property
+    def _shapes(self) -> set[tuple[Any, ...]]:
+        return set()
 
     # -- enqueue ---------------------------------------------------------------------------------
 

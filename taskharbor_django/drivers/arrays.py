@@ -21,7 +21,7 @@ class Given:
 
     def __init__(self) -> None:
         self.parameters: dict[str, Any] = {}
-        self._arrays: list[tuple[str, str]] = []
+        self._arrays: dict[str, str] = {}
 
     def scalar(self, name: str, kind: str, value: Any) -> str:
         self.parameters[name] = value
@@ -32,14 +32,27 @@ class Given:
         first = values[0]
         if not varies and all(value is first or value == first for value in values):
             return self.scalar(name, kind, first)
-        self.parameters[name] = values
-        self._arrays.append((name, kind))
+        self.parameters[name] = _literal(values) if kind in _PLAIN else values
+        self._arrays[name] = kind
         return f"g.{name}"
+
+    def reference(self, name: str) -> str:
+        """The SQL that reads a column that was handed in before."""
+        return f"g.{name}" if name in self._arrays else f"%({name})s"
 
     def source(self) -> str:
         """The rows as a FROM item called g."""
-        arrays = ", ".join(f"%({name})s::{kind}[]" for name, kind in self._arrays)
-        return f"unnest({arrays}) AS g ({', '.join(name for name, _ in self._arrays)})"
+        arrays = ", ".join(f"%({name})s::{kind}[]" for name, kind in self._arrays.items())
+        return f"unnest({arrays}) AS g ({', '.join(self._arrays)})"
+
+
+# Types whose text needs no quotes inside an array. psycopg dumps arrays item by item: 18 % of what
+# a worker with short jobs spent.
+_PLAIN = {"uuid", "timestamptz", "timestamp with time zone", "bigint", "integer", "smallint"}
+
+
+def _literal(values: Sequence[Any]) -> str:
+    return f"{{{','.join('NULL' if value is None else str(value) for value in values)}}}"
 
 
 def kind_of(name: str, connection: Any) -> str:
@@ -90,7 +103,7 @@ def _times(given: Given, records: Sequence[JobRecord]) -> dict[str, str]:
     available_at = f"GREATEST({run_at}, {now})"
     blocked = "FALSE"
     if any(record.dependencies_left for record in records):
-        blocked = f"{_reference(given, 'dependencies_left')} > 0"
+        blocked = f"{given.reference('dependencies_left')} > 0"
     return {
         "created_at": now,
         "updated_at": now,
@@ -110,10 +123,6 @@ _TIME_KINDS = {
     "lifetime": "interval",
     "expires_at": "timestamptz",
 }
-
-
-def _reference(given: Given, name: str) -> str:
-    return f"%({name})s" if not isinstance(given.parameters[name], list) else f"g.{name}"
 
 
 def _expires_at(asked: dict[str, str], available_at: str) -> str:

@@ -13,9 +13,7 @@ from django.db.models import Max
 from ..lifecycle import AttemptEnd, DeadReason, FailureCategory, OutcomeKind
 from ..models import Attempt, DeadLetter
 from ..values import Outcome
-from .moves import Held, attempt_end, fingerprint
-
-LOST = "The worker stopped renewing its lease before the job ended."
+from .moves import LOST, Held, attempt_end, fingerprint
 
 # Somebody must learn of the end of a job that has one of these, in the transaction that ends it.
 _FOLLOWERS = ("has_dependents", "workflow", "schedule", "callback_url")

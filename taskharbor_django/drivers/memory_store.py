@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from uuid import UUID
 
-from ..lifecycle import AttemptEnd, DeadReason, JobState
+from ..lifecycle import AttemptEnd, DeadReason, FailureCategory, JobState
 from ..values import JobRecord, Lease, Outcome, Reservation
 from . import moves
 
@@ -119,7 +119,8 @@ class MemoryJob:
         if max_lease_losses is not None and self.lease_losses >= max_lease_losses:
             self.state = JobState.DEAD
             self.reason = DeadReason.LEASE_LOST
-            self.finished_at = now
+            self.last_error, self.failure_category = moves.LOST, FailureCategory.SYSTEM.value
+            self.finished_at = self.failed_at = now
         else:
             # It has waited its turn before: runnable at once, at the place it had.
             self.state = JobState.READY

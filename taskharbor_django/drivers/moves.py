@@ -21,6 +21,8 @@ from ..values import FailureUpdate, Outcome
 
 Changes = dict[str, Any]
 
+LOST = "The worker stopped renewing its lease before the job ended."
+
 # Outcomes that give a job back; a request to cancel it turns them into its end.
 _GIVES_BACK = frozenset({OutcomeKind.RETRY, OutcomeKind.RELEASE})
 _ENDS_BY_TOKEN = {OutcomeKind.ACK: JobState.DONE, OutcomeKind.FAIL: JobState.DEAD}

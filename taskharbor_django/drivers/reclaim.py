@@ -9,23 +9,25 @@ Repeat: safe; what was taken back has no token any more.
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from django.db.models import Exists, F, OuterRef
 
 from ..failpoints import reach
-from ..lifecycle import JobState
-from ..models import Job, Lease
+from ..lifecycle import FailureCategory, JobState
+from ..models import Job, Lease, Notice
 from . import ends
 from .ends import Stored
+from .moves import LOST
 
 if TYPE_CHECKING:
     from .database import DatabaseDriver
 
 LEASES_PER_TURN = 100
 JOBS_PER_TURN = 1_000
+UNREAD_FOR = timedelta(hours=1)
 
 
 def reclaim_expired(driver: DatabaseDriver, now: datetime, max_lease_losses: int | None) -> int:
@@ -67,7 +69,16 @@ def sweep_orphans(driver: DatabaseDriver, now: datetime, max_lease_losses: int |
         _take_back(driver, orphans, {}, now, max_lease_losses)
         reach("sweep.jobs_moved")
         _remove(driver, _oldest_empty(driver))
+        _remove_notices(driver, now)
     return len(orphans)
+
+
+def _remove_notices(driver: DatabaseDriver, now: datetime) -> None:
+    """Remove notices that nobody will read: their lease ended before its worker's next beat."""
+    gone = ~Exists(Lease.objects.using(driver.using).filter(token=OuterRef("token")))
+    old = Notice.objects.using(driver.using).filter(created_at__lt=now - UNREAD_FOR)
+    unread = old.filter(gone).values_list("pk", flat=True)[:JOBS_PER_TURN]
+    Notice.objects.using(driver.using).filter(pk__in=list(unread)).delete()
 
 
 def _oldest_empty(driver: DatabaseDriver) -> list[UUID]:
@@ -92,7 +103,12 @@ def _take_back(
     ended = {job.id for job in cancelled} | {job.id for job in buried}
     charged = {"lease_losses": F("lease_losses") + 1}
     _move(driver, cancelled, now, state=JobState.CANCELLED.value, finished_at=now)
-    _move(driver, buried, now, state=JobState.DEAD.value, finished_at=now, **charged)
+    why = {
+        "last_error": LOST,
+        "failure_category": FailureCategory.SYSTEM.value,
+        "failed_at": now,
+    }
+    _move(driver, buried, now, state=JobState.DEAD.value, finished_at=now, **why, **charged)
     runnable = [job for job in jobs if job.id not in ended]
     _move(driver, runnable, now, state=JobState.READY.value, run_at=None, **charged)
     ends.record_lost(jobs, buried, workers, now, driver.using)

@@ -123,6 +123,8 @@ def _apply(
     if not accepted:
         return
     dropped = {job.id for job, outcome in accepted if moves.drops(outcome) and not job.needed}
+    again = {job.id for job, _ in accepted if job.id in dropped and job.executions > 1}
+    Attempt.objects.using(driver.using).filter(job__in=again).delete()
     Job.objects.using(driver.using).filter(pk__in=dropped).delete()
     kept = {job.id: moves.changes(job, outcome, now) for job, outcome in accepted}
     driver.write({pk: made for pk, made in kept.items() if pk not in dropped})

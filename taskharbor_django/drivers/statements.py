@@ -38,7 +38,7 @@ WITH claimed AS (
     )
     SELECT DISTINCT {lease}, %s::uuid, %s::text, %s::timestamptz, %s::timestamptz FROM claimed
 )
-SELECT * FROM claimed ORDER BY {priority}, {available_at}, {seq}
+SELECT {read} FROM claimed ORDER BY claimed.{priority}, claimed.{available_at}, claimed.{seq}
 """
 CLAIM_BEFORE_PICK = ("token", "now")
 CLAIM_AFTER_PICK = ("token", "worker", "now", "expires_at")
@@ -95,7 +95,8 @@ HELD = """
 UNFOLLOWED = """
       AND NOT {has_dependents} AND {workflow} IS NULL AND {schedule} IS NULL AND {callback_url} = ''
 """
-UNNEEDED = f"{UNFOLLOWED.rstrip()} AND {{idempotency_key}} IS NULL"
+# One that ran before may have left attempts, which go with it.
+UNNEEDED = f"{UNFOLLOWED.rstrip()} AND {{idempotency_key}} IS NULL AND {{executions}} = 1"
 
 ACK_FACTS = {
     "token": "uuid",

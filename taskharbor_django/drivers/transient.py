@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from django.db import DatabaseError, InterfaceError, OperationalError, connections
+from django.db import DatabaseError, DataError, IntegrityError, connections
 
 T = TypeVar("T")
 
@@ -15,6 +15,7 @@ TRIES = 6
 FIRST_PAUSE = 0.01
 
 _SQLSTATES = frozenset({"40001", "40P01", "55P03"})  # serialisation, deadlock, lock timeout
+_BAD_DATA = frozenset({"22", "23", "54"})  # values, constraints, more than the server can hold
 _MYSQL_CODES = frozenset({1205, 1213})  # lock wait timeout, deadlock
 _SQLITE_TEXTS = ("database is locked", "database table is locked")
 
@@ -30,10 +31,11 @@ def is_transient(error: BaseException) -> bool:
 
 def is_bad_data(error: BaseException) -> bool:
     """Say whether the database refused the values, so that the same ones will never do."""
-    if isinstance(error, InterfaceError | OperationalError):
-        state = getattr(error.__cause__, "sqlstate", None) or ""
-        return state.startswith("54")  # more columns, arguments or bytes than the server has
-    return isinstance(error, DatabaseError | ValueError | TypeError | OverflowError)
+    state = getattr(error.__cause__, "sqlstate", None)
+    if state is not None:
+        # XX000 has no better number, but that of a value too large for memory.
+        return state[:2] in _BAD_DATA or (state == "XX000" and "alloc" in str(error))
+    return isinstance(error, DataError | IntegrityError | ValueError | TypeError | OverflowError)
 
 
 def is_in_transaction(using: str) -> bool:

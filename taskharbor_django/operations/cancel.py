@@ -42,9 +42,26 @@ def cancel(jobs: Iterable[Any], *, force: bool = False, using: str | None = None
     """
     if isinstance(jobs, str | UUID):
         raise InvalidJob("cancel takes several jobs: put a single one into a list", field="id")
-    wanted = {as_id(job) for job in jobs}
-    driver = driver_for(using or default_alias())
-    return repeat(driver.using, lambda: _cancel(driver, wanted, force=force))
+    wanted: dict[str, set[UUID]] = {}
+    for job in jobs:
+        wanted.setdefault(using or _alias_of(job), set()).add(as_id(job))
+    done = [_cancel_in(alias, ids, force=force) for alias, ids in wanted.items()]
+    return Cancelled(
+        cancelled=sum(it.cancelled for it in done),
+        asked=sum(it.asked for it in done),
+        left=sum(it.left for it in done),
+    )
+
+
+def _alias_of(job: Any) -> str:
+    """The database that a handle or Job comes from; of an id, the default."""
+    state = getattr(job, "_state", None)
+    return getattr(job, "using", None) or getattr(state, "db", None) or default_alias()
+
+
+def _cancel_in(using: str, wanted: set[UUID], *, force: bool) -> Cancelled:
+    driver = driver_for(using)
+    return repeat(using, lambda: _cancel(driver, wanted, force=force))
 
 
 def as_id(job: Any) -> UUID:
@@ -53,14 +70,15 @@ def as_id(job: Any) -> UUID:
     try:
         return job_id if isinstance(job_id, UUID) else UUID(job_id)
     except (TypeError, ValueError, AttributeError):
-        raise InvalidJob(f"id: {shown(job)} is no job", field="id") from None
+        raise InvalidJob(f"id: {shown(job)} is no job id", field="id") from None
 
 
 def _cancel(driver: DatabaseDriver, wanted: set[UUID], *, force: bool) -> Cancelled:
     stored = Job.objects.using(driver.using)
     with driver.transaction():
         rows = stored.filter(pk__in=wanted).order_by("pk")
-        jobs = [job for job in stored_rows(driver.waiting_for(rows)) if _is_open(job)]
+        with driver.short_waits():
+            jobs = [job for job in stored_rows(driver.waiting_for(rows)) if _is_open(job)]
         reach("cancel.locked")
         asked = [job for job in jobs if not force and job.state == JobState.INFLIGHT]
         ended = [job for job in jobs if force or job.state != JobState.INFLIGHT]

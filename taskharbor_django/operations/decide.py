@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import traceback
 from collections.abc import Iterable
 from dataclasses import replace
@@ -29,6 +30,8 @@ from ..values import (
     Reservation,
     as_duration,
 )
+
+logger = logging.getLogger(__name__)
 
 FIRST_MISS = timedelta(seconds=7)
 MAX_HANDLER_MISSES = 10
@@ -135,7 +138,11 @@ def _delay(error: BaseException, task: Task[Any, Any] | None, attempts: int) -> 
     if isinstance(error, TemporaryError) and error.retry_after is not None:
         return as_duration(error.retry_after)
     policy: Backoff = (task.backoff if task else None) or get_settings().backoff
-    return policy.delay(attempts)
+    try:
+        return policy.delay(attempts)
+    except ValueError:  # a function of the project's, which raised or gave nonsense
+        logger.exception("the backoff of a job cannot be used: the default is used instead")
+        return Backoff().delay(attempts)
 
 
 def _update(

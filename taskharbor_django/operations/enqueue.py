@@ -163,7 +163,7 @@ def record_of(call: Call) -> JobRecord:
 
 def _bind(task: Task[Any, Any], call: Call) -> None:
     try:
-        task.signature.bind(*call.args, **call.kwargs)
+        task.check_arguments(call.args, call.kwargs)
     except TypeError as problem:
         raise InvalidPayload(f"{task.name}: {problem}", argument="") from None
 
@@ -189,7 +189,10 @@ def _timeout(task: Task[Any, Any], asked: Submission, settings: Settings) -> Any
     timeout, ceiling = _limit(asked.timeout, task.timeout, settings.timeout), settings.max_timeout
     if ceiling is not None and (timeout is None or timeout > ceiling):
         shown = "no limit" if timeout is None else timeout
-        raise InvalidJob(f"timeout: {shown} is over MAX_TIMEOUT, {ceiling}", field="timeout")
+        raise InvalidJob(
+            f"timeout: {shown} is over {ceiling}, which TASKHARBOR['MAX_TIMEOUT'] allows",
+            field="timeout",
+        )
     return timeout
 
 

@@ -76,8 +76,10 @@ class JobHandle:
             raise _no_result(job)
         expires_at = job.result_expires_at
         # No bytes at all stand for a result that could not be stored, NULL for a returned None.
-        if job.result == b"" or (expires_at and expires_at <= driver_for(self.using).now()):
-            raise ResultNotStored
+        if job.result == b"":
+            raise ResultNotStored(f"What job {job.pk} returned could not be stored.")
+        if expires_at and expires_at <= driver_for(self.using).now():
+            raise ResultNotStored(f"The result of job {job.pk} has expired.")
         if job.result is None:
             return None
         return decode_value(job.result, codec=get_settings().payload_codec)

@@ -1,7 +1,9 @@
 """
 report: what a worker writes about a job while it runs; the state does not change.
 
-Locks:  the jobs, SKIP LOCKED: what is locked is written the next time.
+Locks:  the jobs, SKIP LOCKED: what is locked is written the next time. A checkpoint has no next
+        time and waits for its one row, with a time limit: whoever holds it just now (the reports
+        of the same worker, most often) must not fail the handler.
 Fence:  the token on the locked row.
 Repeat: safe; the newest report wins.
 """
@@ -13,7 +15,10 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from django.db import OperationalError
+
 from ..drivers import DatabaseDriver
+from ..drivers.transient import is_transient
 from ..exceptions import JobLocked, LeaseMismatch
 from ..models import Attempt, Job, Notice
 
@@ -34,9 +39,17 @@ def save_checkpoint(
     driver: DatabaseDriver, job_id: UUID, token: UUID, data: bytes, *, now: datetime
 ) -> None:
     """Store a checkpoint, or raise why this worker may not."""
-    if job_id not in report(driver, {job_id: (token, {"checkpoint": data, "updated_at": now})}):
-        held = Job.objects.using(driver.using).filter(pk=job_id, lease=token).exists()
-        raise JobLocked() if held else LeaseMismatch()
+    mine = Job.objects.using(driver.using).inflight().filter(pk=job_id, lease=token)
+    try:
+        with driver.transaction():
+            with driver.short_waits():
+                if not driver.waiting_for(mine).values_list("pk"):
+                    raise LeaseMismatch
+            driver.write({job_id: {"checkpoint": data, "updated_at": now}})
+    except OperationalError as error:
+        if not is_transient(error):
+            raise
+        raise JobLocked from error
 
 
 def previous_attempt_id(driver: DatabaseDriver, job_id: UUID) -> int | None:

@@ -15,7 +15,7 @@ class Appetite:
         self._batch = FIRST_BATCH
         self._runs: list[float] = []
         self._median = 0.0
-        self._sated = False
+        self.sated = False
 
     def ran(self, seconds: float) -> None:
         self._runs.append(seconds)
@@ -25,11 +25,11 @@ class Appetite:
 
     def waited_too_long(self) -> None:
         """What was prefetched had to be given back: none of it until a slot frees."""
-        self._sated = True
+        self.sated = True
         self._batch = FIRST_BATCH
 
     def slot_freed(self) -> None:
-        self._sated = False
+        self.sated = False
 
     def claimed(self, asked: int, got: int) -> None:
         """Grow while claims come back full."""
@@ -46,7 +46,7 @@ class Appetite:
         return max(free, 0)
 
     def _prefetch(self) -> int:
-        if self._sated or (self._most == 0) or not self._is_short():
+        if self.sated or (self._most == 0) or not self._is_short():
             return 0
         return self._batch if self._most is None else min(self._batch, self._most)
 

@@ -24,7 +24,7 @@ from ..values import Outcome
 from . import connections, executor
 from .executor import Prepared
 from .holdings import Running
-from .pools import Holds, OnFinished, begin, end_of, fault, not_ours
+from .pools import Holds, OnFinished, begin, end_of, ended_before, fault
 
 logger = logging.getLogger(__name__)
 
@@ -164,15 +164,16 @@ class AsyncPool:
         self._loop.stop()
 
     async def _outcome(self, running: Running) -> Outcome:
-        if not self._holds(running.token):
-            return not_ours(running)
+        if (ended := ended_before(running, self._holds)) is not None:
+            return ended
         prepared = executor.prepare(running.reservation, self._clock.now())
         if isinstance(prepared, Outcome):
             return prepared
         begin(running, prepared, self._runtime)
         current.set(running.context)  # each asyncio task has a context of its own
         try:
-            await self._clean()
+            if self._used_database and len(self.busy) == 1:  # nothing ran just before, it may be
+                await sync_to_async(connections.doubt)()
             value = await executor.call(prepared, running.context)
         except BaseException as error:  # noqa: BLE001  CancelledError and SystemExit are the job's
             return self._failed(error, running, prepared)

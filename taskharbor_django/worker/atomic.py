@@ -9,8 +9,6 @@ Repeat: a commit whose reply was lost is found out by the retry that follows: a 
 
 from __future__ import annotations
 
-from django.db import transaction
-
 from ..clock import Clock
 from ..failpoints import reach
 from ..lifecycle import OutcomeKind
@@ -42,7 +40,7 @@ def run_atomic(
     """Run handler and ack in one transaction; `running.settled` says that the ack is done."""
     driver = driver_for(using)
     try:
-        with transaction.atomic(using=using):
+        with driver.atomic():
             value = executor.call(prepared, running.context)
             stretch.leave()
             reach("atomic.called")

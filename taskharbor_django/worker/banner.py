@@ -85,9 +85,12 @@ def stopping(options: WorkerOptions, why: str, held: int) -> None:
 def stopped(options: WorkerOptions, tally: Counter[OutcomeKind]) -> None:
     given_back = tally[OutcomeKind.RELEASE]
     finished = tally.total() - given_back
-    facts = _facts(options, finished=finished, given_back=given_back)
-    text = "%s stopped; jobs finished: %d, given back: %d"
-    logger.info(text, options, finished, given_back, extra=facts)
+    done, again = tally[OutcomeKind.ACK], tally[OutcomeKind.RETRY]
+    dead, cancelled = tally[OutcomeKind.FAIL], tally[OutcomeKind.CANCEL]
+    facts = _facts(options, finished=finished, given_back=given_back, done=done, dead=dead)
+    text = "%s stopped; runs: %d (done %d, to run again %d, dead %d, cancelled %d), given back: %d"
+    counts = finished, done, again, dead, cancelled, given_back
+    logger.info(text, options, *counts, extra=facts)
 
 
 def _facts(options: WorkerOptions, **more: Any) -> dict[str, Any]:

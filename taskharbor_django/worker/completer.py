@@ -29,19 +29,26 @@ LOCKED_PAUSE, EXPIRED_PAUSE = 0.05, 1.0
 
 Finished = tuple[Running, Outcome]
 OnSettled = Callable[[Sequence[Finished]], None]
+OnSettling = Callable[[Sequence[Running]], None]
 
 
 class Completer(threading.Thread):
     """The one place where outcomes become durable."""
 
     def __init__(
-        self, driver: DatabaseDriver, holdings: Holdings, clock: Clock, on_settled: OnSettled
+        self,
+        driver: DatabaseDriver,
+        holdings: Holdings,
+        clock: Clock,
+        on_settled: OnSettled,
+        on_settling: OnSettling = lambda _: None,
     ) -> None:
         super().__init__(name="taskharbor-completer", daemon=True)
         self._driver = driver
         self._holdings = holdings
         self._clock = clock
         self._on_settled = on_settled
+        self._on_settling = on_settling
         self._finished: deque[Finished] = deque()
         self._again: list[Finished] = []
         self._pause: float | None = None  # how long what is in _again should wait
@@ -54,12 +61,16 @@ class Completer(threading.Thread):
     def put(self, running: Running, outcome: Outcome) -> None:
         self._empty.clear()
         self._finished.append((running, outcome))
-        if not self._wake.is_set():
+        if not self._trouble.lasts and not self._wake.is_set():
             self._wake.set()
 
     def hurry(self) -> None:
         """Leases were renewed: what looked expired may go through now."""
         self._wake.set()
+
+    def unsettled(self) -> dict[Running, Outcome]:
+        """What could not be settled, after `close`."""
+        return dict([*self._again, *self._finished])
 
     def drain(self, timeout: float) -> bool:
         """Wait until everything is settled or lost; False when that takes too long."""
@@ -76,24 +87,29 @@ class Completer(threading.Thread):
             self._wake.wait(self._pause)
             self._wake.clear()
             self._settle_gathered()
+        if self._finished:  # it came between the last look and `close`
+            self._settle_gathered()
         disconnect(self._driver.using)
 
     def _settle_gathered(self) -> None:
+        """Try all there is, once; what meets a lock, or no database, is for the next turn."""
         self._pause = None
-        while batch := self._next():
-            if not self._flush(batch) and not self._finished:
+        gathered, self._again = self._again, []
+        while self._finished:
+            gathered.append(self._finished.popleft())
+        for start in range(0, len(gathered), LARGEST_BATCH):
+            end = start + LARGEST_BATCH
+            batch = [item for item in gathered[start:end] if self._is_held(*item)]
+            if batch and not self._flush(batch):
+                self._again += batch + gathered[end:]
                 return
+        if self._again:
+            return
         self._empty.set()
         # An outcome that came between the last look and set() has cleared nothing yet.
         if self._finished:
             self._empty.clear()
             self._wake.set()
-
-    def _next(self) -> list[Finished]:
-        gathered, self._again = self._again, []
-        while self._finished and len(gathered) < LARGEST_BATCH:
-            gathered.append(self._finished.popleft())
-        return [item for item in gathered if self._is_held(*item)]
 
     def _is_held(self, running: Running, outcome: Outcome) -> bool:
         if self._holdings.find(running.token, running.job_id) is running:
@@ -102,20 +118,20 @@ class Completer(threading.Thread):
         return False
 
     def _flush(self, batch: list[Finished]) -> bool:
-        """Settle one batch; False when some of it has to wait."""
+        """Settle one batch; False when the database cannot be used."""
         outcomes = [outcome for _, outcome in batch]
         try:
+            self._on_settling([running for running, _ in batch])
             reach("completer.settling")
             rejections = settle(self._driver, outcomes, now=self._clock.now())
             reach("completer.settled")
         except Exception as error:  # noqa: BLE001  no outcome is dropped, whatever it is
-            self._again = batch
             self._pause = self._trouble.began(error)
             disconnect(self._driver.using)
             return False
         self._trouble.ended()
         self._sort_out(batch, rejections)
-        return not self._again
+        return True
 
     def _sort_out(self, batch: list[Finished], rejections: list[Rejection]) -> None:
         refused = {id(rejection.outcome): rejection for rejection in rejections}

@@ -6,19 +6,20 @@ import contextlib
 import os
 import socket
 import threading
+from collections.abc import Iterable
 from typing import Any
 
-from django.db import connections, reset_queries
+from django.db import connections
 from django.db.backends.signals import connection_created
 
 
-def clean() -> None:
+def clean(opened: Iterable[Any] | None = None) -> None:
     """
     Leave nothing of one job to the next: no open transaction, no dead or outdated connection.
 
     Looks only at connections that this thread has; a task that uses none costs none.
     """
-    for connection in connections.all(initialized_only=True):
+    for connection in _all() if opened is None else opened:
         if connection.connection is None and not connection.in_atomic_block:
             continue  # to ask for its autocommit would open it
         if connection.in_atomic_block or not connection.get_autocommit():
@@ -27,11 +28,28 @@ def clean() -> None:
             connection.close()
         else:
             connection.close_if_unusable_or_obsolete()
-    reset_queries()
+            connection.health_check_enabled = connection.settings_dict["CONN_HEALTH_CHECKS"]
+        connection.queries_log.clear()
+
+
+def doubt(opened: Iterable[Any] | None = None) -> None:
+    """
+    Let the next query on each of these first ask whether the server is still there.
+
+    It may have gone while the thread had nothing to do. Django asks once, before the first query.
+    """
+    for connection in _all() if opened is None else opened:
+        if connection.connection is not None:
+            connection.close_if_unusable_or_obsolete()
+            connection.health_check_enabled = True
+
+
+def _all() -> Iterable[Any]:
+    return connections.all(initialized_only=True)
 
 
 class Opened:
-    """Which thread opened which connections, so that those of a lost thread can be cut."""
+    """Which thread opened which connections: to clean them, and to cut those of a lost thread."""
 
     def __init__(self) -> None:
         self._by_thread: dict[int, list[Any]] = {}
@@ -42,9 +60,17 @@ class Opened:
     def unwatch(self) -> None:
         connection_created.disconnect(dispatch_uid=f"taskharbor-{id(self)}")
 
+    def expect(self, thread: int) -> None:
+        """Note from now on what this thread opens; threads that handlers start are their own."""
+        self._by_thread[thread] = []
+
     def _note(self, connection: Any, **_: Any) -> None:
-        mine = self._by_thread.setdefault(threading.get_ident(), [])
-        mine[:] = [known for known in mine if known is not connection] + [connection]
+        mine = self._by_thread.get(threading.get_ident())
+        if mine is not None and connection not in mine:
+            mine.append(connection)
+
+    def by(self, thread: int) -> list[Any]:
+        return self._by_thread.get(thread, [])
 
     def cut(self, thread: int) -> None:
         """Cut the thread's sessions: what it still does is not stored, and its locks go."""

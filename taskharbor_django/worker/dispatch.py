@@ -20,9 +20,14 @@ class Dispatch:
         self._isolate_all = isolate_all
         self._share = 0.0
 
-    @property
-    def free(self) -> int:
-        """Slots for which to reserve; those of coroutines as far as coroutines come at all."""
+    def free(self, *, sated: bool) -> int:
+        """
+        Slots for which to reserve; those of coroutines as far as coroutines come at all.
+
+        When what came last had to be given back, it was because threads are taken.
+        """
+        if sated:
+            return self._threads.free
         return self._threads.free + round(self._coroutines.free * self._share)
 
     def put(self, taken_on: Sequence[Running]) -> None:

@@ -7,6 +7,7 @@ they call the handler.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -21,6 +22,8 @@ from ..payload import decode_call, encode_value
 from ..task_options import Default
 from ..tasks import Task, registry
 from ..values import Outcome, Reservation
+
+logger = logging.getLogger(__name__)
 
 NOT_STORED = b""  # stands for a result that could not be stored
 
@@ -50,7 +53,7 @@ def prepare(reservation: Reservation, now: datetime) -> Prepared | Outcome:
         return decide.handler_missing(reservation, now)
     try:
         args, kwargs = decode_call(job.payload, codec=get_settings().payload_codec)
-        task.signature.bind(*args, **kwargs)
+        task.check_arguments(args, kwargs)
     except (PayloadCorrupt, TypeError) as error:
         return decide.outcome_of(
             error,
@@ -81,7 +84,14 @@ def finished(prepared: Prepared, reservation: Reservation, value: Any, now: date
             result = encode_value(
                 value, max_bytes=settings.result_max_bytes, codec=settings.payload_codec
             )
-        except InvalidPayload:
+        except InvalidPayload as problem:
+            logger.warning(
+                "job %s: %s returned what cannot be stored: %s",
+                reservation.job.id,
+                task.name,
+                problem,
+                extra={"job_id": str(reservation.job.id), "task": task.name},
+            )
             result = NOT_STORED
         ttl = settings.result_ttl if isinstance(task.result_ttl, Default) else task.result_ttl
     return decide.outcome(

@@ -20,7 +20,7 @@ from ..drivers import DatabaseDriver
 from ..failpoints import reach
 from ..operations.report import notices_for, remove_notices
 from ..values import Reservation
-from .holdings import Holdings
+from .holdings import CANCEL, REVOKED, Holdings
 from .trouble import Trouble, disconnect
 
 logger = logging.getLogger(__name__)
@@ -90,8 +90,7 @@ class Heartbeat(threading.Thread):
         tokens = self._holdings.tokens()
         if tokens or emptied:
             self._renew(tokens, emptied, sent)
-        if tokens:
-            self._read_notices(tokens)
+            self._read_notices(tokens + emptied)
         self._ask_for_doubtful(sent)
         self._on_beat()
 
@@ -110,7 +109,8 @@ class Heartbeat(threading.Thread):
         for _, token, job_id, kind in notices:
             running = self._holdings.find(token, job_id)
             if running is not None:
-                running.cancel(f"{kind} was asked for", force=kind == "revoked")
+                revoked = kind == "revoked"
+                running.cancel(REVOKED if revoked else CANCEL, force=revoked)
         if notices:
             remove_notices(self._driver, [notice[0] for notice in notices])
 

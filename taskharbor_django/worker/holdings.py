@@ -13,14 +13,18 @@ from ..context import JobContext
 from ..values import Reservation
 
 LEASE_LOST = "its lease is lost"
+REVOKED = "it was cancelled by force"
+CANCEL = "cancel was asked for"
 
 
 class Running:
     """One reservation on its way through this process."""
 
     __slots__ = (
+        "asked",
         "context",
         "deadline",
+        "forced",
         "reported",
         "reservation",
         "reserved",
@@ -38,6 +42,8 @@ class Running:
         self.stop: Any = None  # how the pool that runs it makes it stop
         self.reported: Any = None  # what of it was last written down
         self.settled = False  # its outcome is stored already
+        self.asked = ""  # why it should stop, also before it has begun
+        self.forced = False
 
     @property
     def job_id(self) -> UUID:
@@ -49,6 +55,8 @@ class Running:
 
     def cancel(self, why: str, *, force: bool) -> None:
         """Ask the handler to stop; with force, make it."""
+        self.asked = self.asked or why
+        self.forced = self.forced or force
         if self.context is not None:
             self.context.cancel(why)
         if self.stop is not None:

@@ -36,6 +36,11 @@ class Interruptible:
         self._thread: int | None = None
         self._sent = False
 
+    @property
+    def was_interrupted(self) -> bool:
+        """Also when the handler kept it to itself."""
+        return self._sent
+
     def enter(self) -> None:
         with self._lock:
             self._thread = threading.get_ident()

@@ -55,17 +55,17 @@ from ..lifecycle import FailureCategory, OutcomeKind
 from ..operations import decide
 from ..values import Outcome
 from .executor import Prepared
-from .holdings import LEASE_LOST, Running
+from .holdings import LEASE_LOST, REVOKED, Running
 from .interrupts import Interrupted
 from .messages import ChannelClosed, Message, error_facts, read_outcome, reservation_facts
 from .nursery import IDLE_FOR, Nursery
 from .options import WorkerOptions
-from .pools import SHUTDOWN, TIME_IS_UP, end_of
+from .pools import SHUTDOWN, TIME_IS_UP, Holds, end_of, not_ours
 from .processes import LOOK_EACH, Child, NotReady
 from .reports import Reports
 
 TAIL = 4_000  # characters of what a child said that could not start; the end of it says most
-FORCED = frozenset({TIME_IS_UP, SHUTDOWN, LEASE_LOST})
+FORCED = frozenset({TIME_IS_UP, SHUTDOWN, LEASE_LOST, REVOKED})
 
 
 class ChildDied(TaskHarborError):
@@ -81,11 +81,13 @@ class Children:
         clock: Clock,
         options: WorkerOptions,
         *,
+        holds: Holds = lambda _token: True,
         idle_for: float = IDLE_FOR,
     ) -> None:
         self._runtime = runtime
         self._clock = clock
         self._using = options.using
+        self._holds = holds
         self._numbers = itertools.count(1)
         self._nursery = Nursery(idle_for)
 
@@ -129,6 +131,9 @@ class Children:
         if not child.ready:
             child.get_ready(self._using)
             self._begin_anew(running, prepared)
+        # Asked again: until a child is ready, seconds may go by, or an hour in a stopped process.
+        if not self._holds(running.token):
+            return not_ours(running)
         number, told = next(self._numbers), False
         facts = {"number": number, "now": self._clock.now(), "steady": steady()}
         job = reservation_facts(running.reservation)

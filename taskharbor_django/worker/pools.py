@@ -7,6 +7,7 @@ short one.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from asyncio import CancelledError
@@ -34,6 +35,7 @@ logger = logging.getLogger(__name__)
 
 TIME_IS_UP = "its time is up"
 SHUTDOWN = "the worker is shutting down"
+DOUBT_AFTER = 1.0  # seconds that a thread had nothing to do
 
 OnFinished = Callable[[Running, Outcome], None]
 Isolated = Callable[[Running, Prepared], Outcome | None]
@@ -95,6 +97,11 @@ class ThreadPool:
         """Threads that have nothing to do and nothing waiting for them."""
         return self.size - len(self.busy) - len(self._line) - len(self.left_behind)
 
+    @property
+    def at_rest(self) -> bool:
+        """No thread runs a job or is about to."""
+        return self._idle + len(self.left_behind) >= self.size
+
     def oldest_wait(self) -> float:
         try:
             return steady() - self._line[0].reserved
@@ -103,9 +110,10 @@ class ThreadPool:
 
     def take_back(self) -> list[Running]:
         """Take out of the line everything that has not started."""
-        with self._changed:
-            taken = list(self._line)
-            self._line.clear()
+        taken = []
+        with contextlib.suppress(IndexError):
+            while True:  # one by one: threads draw from it meanwhile
+                taken.append(self._line.popleft())
         return taken
 
     def close(self, timeout: float) -> bool:
@@ -143,6 +151,7 @@ class ThreadPool:
 
     def _work(self) -> None:
         me = threading.get_ident()
+        self.opened.expect(me)
         while (running := self._draw(me)) is not None:
             outcome = self._run_safely(running)
             if self.busy.pop(me, None) is None:
@@ -156,8 +165,12 @@ class ThreadPool:
             try:
                 running = self._line.popleft()
             except IndexError:
+                idle_since = steady()
                 if not self._wait():
                     return None
+                if steady() - idle_since >= DOUBT_AFTER:
+                    with contextlib.suppress(Exception):  # a broken one may fail to close, too
+                        connections.doubt(self.opened.by(me))
                 continue
             self.busy[me] = running
             return running
@@ -165,7 +178,9 @@ class ThreadPool:
     def _wait(self) -> bool:
         with self._changed:
             if not self._line and not self._closing:
+                self._idle += 1
                 self._changed.wait()
+                self._idle -= 1
             return bool(self._line) or not self._closing
 
     def _end(self, me: int) -> None:
@@ -180,8 +195,8 @@ class ThreadPool:
 
     def _run(self, running: Running) -> Outcome | None:
         reservation = running.reservation
-        if not self._holds(running.token):
-            return not_ours(running)
+        if (ended := ended_before(running, self._holds)) is not None:
+            return ended
         prepared = executor.prepare(reservation, self._clock.now())
         if isinstance(prepared, Outcome):
             return prepared
@@ -190,7 +205,10 @@ class ThreadPool:
         quarantined = reservation.job.lease_losses > 0
         if quarantined or prepared.task.isolation == "process" or self._isolate_all:
             return self._isolated(running, prepared)
-        return run_here(running, prepared, using=self._using, clock=self._clock)
+        return run_here(running, prepared, using=self._using, clock=self._clock, clean=self._clean)
+
+    def _clean(self) -> None:
+        connections.clean(self.opened.by(threading.get_ident()))
 
 
 def run_here(
@@ -199,10 +217,10 @@ def run_here(
     *,
     using: str,
     clock: Clock,
+    clean: Callable[[], None] = connections.clean,
     stretch: Interruptible | None = None,
 ) -> Outcome:
-    """Run a sync handler in this thread; `running.stop` interrupts it."""
-    connections.clean()
+    """Run a sync handler in this thread, which is clean; `running.stop` interrupts it."""
     stretch = stretch or Interruptible()
     running.stop = lambda _why, force: stretch.interrupt() if force else None
     token = current.set(running.context)
@@ -210,6 +228,8 @@ def run_here(
     try:
         try:
             stretch.enter()
+            if running.forced:  # before there was a stretch to interrupt
+                raise Interrupted
             if prepared.task.atomic:
                 return run_atomic(using, running, prepared, clock, stretch)
             value = executor.call(prepared, running.context)
@@ -220,14 +240,24 @@ def run_here(
         error = raised
     finally:
         current.reset(token)
-    if isinstance(error, Interrupted):
+    if stretch.was_interrupted or isinstance(error, Interrupted):
         django_connections.close_all()  # it may have been raised in the midst of a query
     # Now, not when the next job comes: an open transaction holds locks while the thread idles.
-    connections.clean()
+    _clean_up(clean)
     now = clock.now()
     if error is not None:
         return end_of(error, running, prepared, now)
     return executor.finished(prepared, reservation, value, now)
+
+
+def _clean_up(clean: Callable[[], None]) -> None:
+    """What the handler left of its connections must not change what it has achieved."""
+    try:
+        clean()
+    except Exception:
+        logger.exception("the connections of a job could not be cleaned; they are closed")
+        with contextlib.suppress(Exception):
+            django_connections.close_all()
 
 
 def begin(running: Running, prepared: Prepared, runtime: Runtime) -> None:
@@ -235,8 +265,17 @@ def begin(running: Running, prepared: Prepared, runtime: Runtime) -> None:
     deadline = prepared.deadline(running.reservation)
     running.context = JobContext(running.reservation, runtime, deadline)
     running.started_at = prepared.started_at
+    if running.asked:  # meanwhile
+        running.context.cancel(running.asked)
     if running.reservation.job.timeout is not None:
         running.deadline = steady() + running.reservation.job.timeout.total_seconds()
+
+
+def ended_before(running: Running, holds: Holds) -> Outcome | None:
+    """What becomes of a job that should not begin any more; None when it should."""
+    if running.forced or not holds(running.token):
+        return not_ours(running)
+    return decide.outcome(OutcomeKind.CANCEL, running.reservation) if running.asked else None
 
 
 def not_ours(running: Running) -> Outcome:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from ..lifecycle import OutcomeKind
 from ..operations import workers
 from ..operations.workers import Counts
-from . import banner
+from . import banner, failures
 
 if TYPE_CHECKING:
     from .completer import Finished
@@ -60,8 +60,7 @@ class Presence:
         asked = workers.beat_worker(
             driver, self._options.id, now=worker.clock.now(), busy=busy, memory_bytes=memory()
         )
-        if asked:
-            worker.quiet = True
+        worker.quiet = bool(asked)
         if asked == "stop":
             worker.stop("an operator asked for it")
 
@@ -89,6 +88,8 @@ class Presence:
         with self._lock:
             for running, outcome in settled:
                 self.tally[outcome.kind] += 1
+                if outcome.kind != OutcomeKind.ACK:
+                    failures.tell(running, outcome)
                 column = _COLUMNS.get(outcome.kind)
                 if column is not None:
                     key = minute, running.reservation.job.queue
@@ -127,7 +128,7 @@ class Presence:
             return
         path = Path(self._options.health_file)
         facts = {"worker": self._options.id, "pid": os.getpid(), "held": len(self._worker.holdings)}
-        fresh = path.with_suffix(f".{os.getpid()}")
+        fresh = path.with_name(f"{path.name}.{os.getpid()}.tmp")
         try:
             fresh.write_text(json.dumps(facts), encoding="utf-8")
             fresh.replace(path)

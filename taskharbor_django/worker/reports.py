@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -43,6 +44,12 @@ class Reports(threading.Thread):
         self._dirty = threading.Event()
         self._stopping = threading.Event()
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="taskharbor-checkpoint")
+
+    def start(self) -> None:
+        # Not by the first handler that asks: until a new thread runs, CPython 3.11 takes it for the
+        # one that starts it, and an exception that is to stop the handler kills it instead.
+        self._writer.submit(int).result()
+        super().start()
 
     # -- what contexts ask for -------------------------------------------------------------------
 
@@ -99,9 +106,18 @@ class Reports(threading.Thread):
             self._stopping.wait(WRITE_EACH)
         disconnect(self._driver.using)
 
+    def write_last(self, ending: Iterable[Running]) -> None:
+        """Write down the progress of jobs that are about to be settled: after that it is late."""
+        told = [it for it in ending if it.context is not None and it.context.progress is not None]
+        if told:
+            self._write(told)
+
     def write(self) -> None:
         """Write down what changed since the last time; what is not written now comes again."""
-        changed = {running: facts for running in self._holdings.all() if (facts := _news(running))}
+        self._write(self._holdings.all())
+
+    def _write(self, runnings: Iterable[Running]) -> None:
+        changed = {running: facts for running in runnings if (facts := _news(running))}
         reports: dict[UUID, Any] = {
             running.job_id: (running.token, facts) for running, facts in changed.items()
         }

@@ -188,6 +188,7 @@ class Run:
         begin(self.running, prepared, self)
         if prepared.task.is_async:
             prepared = replace(prepared, task=self._awaited(prepared.task))
+        connections.doubt()
         return run_here(self.running, prepared, using=using, clock=clock, stretch=self.stretch)
 
     def _awaited(self, task: Task[Any, Any]) -> Task[Any, Any]:
@@ -198,7 +199,7 @@ class Run:
             if current is not None:
                 self._cancel_coroutine = lambda: loop.call_soon_threadsafe(current.cancel)
             # Async database access goes through one thread of asgiref's, as long as this lives.
-            await sync_to_async(connections.clean)()
+            await sync_to_async(connections.doubt)()
             try:
                 return await task.function(*args, **kwargs)
             finally:

@@ -180,7 +180,7 @@ class Supervisor:
         longest_pause: float = LONGEST_PAUSE,
     ) -> None:
         self.ready = False
-        self._command = [sys.executable, *sys.orig_argv[1:], "--processes", "1"]
+        self._command = [sys.executable, *sys.orig_argv[1:], "--skip-checks", "--processes", "1"]
         self._children = [Child(number, longest_pause) for number in range(1, processes + 1)]
         self._patience = grace + MARGIN + LAST_WORDS
         self._burst = burst

@@ -19,6 +19,7 @@ from ..operations.notify import CHANNEL
 logger = logging.getLogger(__name__)
 
 LISTEN_FOR = 5.0
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
 
 
 class Wakeup:
@@ -28,6 +29,7 @@ class Wakeup:
         self._event = threading.Event()
         self._stopping = threading.Event()
         self._listener: threading.Thread | None = None
+        self._pause = FIRST_PAUSE
         if listen and connections[using].vendor == "postgresql":
             self._listener = threading.Thread(
                 target=self._listen, args=(using,), name="taskharbor-listener", daemon=True
@@ -50,19 +52,21 @@ class Wakeup:
         self._stopping.set()
 
     def _listen(self, using: str) -> None:
-        pause = 0.5
         while not self._stopping.is_set():
             with contextlib.suppress(Exception):  # polling goes on; the next turn tries again
                 self._listen_once(using)
-            self._stopping.wait(pause)
-            pause = min(pause * 2, 30.0)
+            self._stopping.wait(self._pause)
+            self._pause = min(self._pause * 2, LONGEST_PAUSE)
 
     def _listen_once(self, using: str) -> None:
         wrapper = connections[using].copy()
+        # Not one of a pool's: it is kept as long as it lasts.
+        wrapper.settings_dict["OPTIONS"].pop("pool", None)
         connection: Any = wrapper.get_new_connection(wrapper.get_connection_params())
         try:
             connection.autocommit = True
             connection.execute(f"LISTEN {CHANNEL}")
+            self._pause = FIRST_PAUSE
             self._event.set()  # what was sent before this is found by looking
             while not self._stopping.is_set():
                 for _ in connection.notifies(timeout=LISTEN_FOR, stop_after=1):

@@ -43,7 +43,10 @@ class Watch(threading.Thread):
 
     def run(self) -> None:
         while not self._stopping.wait(LOOK_EACH):
-            self.look()
+            try:
+                self.look()
+            except Exception:
+                logger.exception("a look after the clock of running jobs failed; the next comes")
 
     def look(self) -> None:
         now = steady()

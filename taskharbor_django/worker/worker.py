@@ -19,6 +19,7 @@ from ..drivers import DatabaseDriver
 from ..failpoints import reach
 from ..lifecycle import OutcomeKind
 from ..operations import decide
+from ..operations.settle import settle
 from ..operations.storage import driver_for
 from ..values import Outcome, Rejection, Reservation
 from . import banner
@@ -72,7 +73,9 @@ class Worker:
         self._queues = Queues(self.driver, options.queues)
         self._presence = Presence(self)
         self._reports = Reports(self.driver, self.holdings, self.clock)
-        self._completer = Completer(self.driver, self.holdings, self.clock, self._settled)
+        self._completer = Completer(
+            self.driver, self.holdings, self.clock, self._settled, self._reports.write_last
+        )
         self._heartbeat = Heartbeat(
             self.driver,
             self.holdings,
@@ -83,13 +86,14 @@ class Worker:
             on_found=self._found,
             on_turn=self._presence.write_health,
         )
-        self._children = Children(self._reports, self.clock, options)
+        holds = self.holdings.holds
+        self._children = Children(self._reports, self.clock, options, holds=holds)
         self.threads = ThreadPool(
             options.threads,
             runtime=self._reports,
             clock=self.clock,
             on_finished=self._finished,
-            holds=self.holdings.holds,
+            holds=holds,
             isolated=self._children.run,
             isolate_all=options.isolate_all,
             using=options.using,
@@ -99,7 +103,7 @@ class Worker:
             runtime=self._reports,
             clock=self.clock,
             on_finished=self._finished,
-            holds=self.holdings.holds,
+            holds=holds,
         )
         self._dispatch = Dispatch(self.threads, self.coroutines, isolate_all=options.isolate_all)
         self._watch = Watch(
@@ -183,7 +187,8 @@ class Worker:
             return 0.0
         if self.options.burst:
             # Looked at before the reserve: a job may enqueue others right before its end.
-            self._stopping = held_nothing
+            if held_nothing:
+                self._end("")
             self._hungry = True
         return self._queues.idle_pause(self.options.poll.total_seconds())
 
@@ -197,7 +202,9 @@ class Worker:
     def _wanted(self) -> int:
         if self.quiet or self._limit_reached():
             return 0
-        return self.appetite.wants(self._dispatch.free, self.threads.waiting)
+        return self.appetite.wants(
+            self._dispatch.free(sated=self.appetite.sated), self.threads.waiting
+        )
 
     def _limit_reached(self) -> bool:
         """A process past --max-jobs or --max-memory, or with a lost thread, makes way."""
@@ -266,6 +273,7 @@ class Worker:
 
     def _finished(self, running: Running, outcome: Outcome) -> None:
         self.appetite.ran(self._presence.ran(running))
+        self.appetite.slot_freed()
         if running.settled:
             self.holdings.remove(running)
             self._settled([(running, outcome)])
@@ -276,7 +284,6 @@ class Worker:
 
     def _settled(self, settled: Sequence[Finished]) -> None:
         self._presence.count(settled)
-        self.appetite.slot_freed()
         if self._hungry:
             self._wakeup.set()
 
@@ -319,7 +326,7 @@ class Worker:
     def _finish(self, patience: float) -> bool:
         """Wait until no handler runs; False when some still do."""
         until = steady() + patience
-        while self.threads.busy or self.coroutines.busy - self.coroutines.stuck:
+        while not self.threads.at_rest or self.coroutines.busy - self.coroutines.stuck:
             left = until - steady()
             if left <= 0:
                 return False
@@ -328,16 +335,18 @@ class Worker:
         return True
 
     def _release_rest(self) -> None:
-        """The last act: give back what a handler that would not stop still holds."""
+        """The last act: settle what could not be before, give back what will not stop."""
+        known = self._completer.unsettled()
         left = [
-            decide.outcome(OutcomeKind.RELEASE, r.reservation, started_at=r.started_at)
-            for r in self.holdings.all()
+            known.get(it)
+            or decide.outcome(OutcomeKind.RELEASE, it.reservation, started_at=it.started_at)
+            for it in self.holdings.all()
         ]
         if left:
             try:
-                refused = self.driver.settle(left, now=self.clock.now())
+                refused = settle(self.driver, left, now=self.clock.now())
                 self._remove_leases(left, refused)
-                self._presence.tally[OutcomeKind.RELEASE] += len(left)
+                self._presence.tally.update(outcome.kind for outcome in left)
             except DatabaseTrouble:
                 logger.warning(
                     "%d jobs could not be given back; their leases will expire", len(left)

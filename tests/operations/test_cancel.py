@@ -1,5 +1,6 @@
 """Cancel: waiting jobs at once, running ones asked, or by force without their token."""
 
+import sys
 from uuid import uuid4
 
 import pytest
@@ -400,3 +401,18 @@ def test_a_single_id_is_refused_with_a_hint(db):
     for single in (handle.id, str(handle.id)):
         with pytest.raises(InvalidJob, match="put a single one into a list"):
             cancel(single)
+
+
+def test_a_handle_is_looked_for_in_its_own_database(db, monkeypatch):
+    """An id says nothing of where its job is kept, a handle and a Job do."""
+    seen = []
+
+    def note(using, wanted, *, force):
+        seen.append((using, wanted, force))
+        return Cancelled(cancelled=len(wanted))
+
+    monkeypatch.setattr(sys.modules[cancel.__module__], "_cancel_in", note)
+    here, there = JobHandle(id=uuid4(), using="default"), JobHandle(id=uuid4(), using="other")
+    done = cancel([here, there, there.id], force=True)
+    assert seen == [("default", {here.id, there.id}, True), ("other", {there.id}, True)]
+    assert done == Cancelled(cancelled=3)

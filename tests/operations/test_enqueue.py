@@ -406,8 +406,8 @@ REFUSED = [
     ({"run_at": "tomorrow"}, "run_at", "must be a datetime, not str"),
     ({"run_at": 0}, "run_at", "must be a datetime, not int"),
     ({"run_at": datetime.max.replace(tzinfo=UTC)}, "run_at", "outside the years"),
-    ({"timeout": timedelta(minutes=30) + TICK}, "timeout", "is over MAX_TIMEOUT, 0:30:00"),
-    ({"timeout": None}, "timeout", "no limit is over MAX_TIMEOUT, 0:30:00"),
+    ({"timeout": timedelta(minutes=30) + TICK}, "timeout", "is over 0:30:00, which"),
+    ({"timeout": None}, "timeout", "no limit is over 0:30:00, which"),
     ({"idempotency_key": ""}, "idempotency_key", "must not be empty"),
     ({"idempotency_key": "k" * 257}, "idempotency_key", "has 257 characters; 256 are allowed"),
     ({"idempotency_key": 7}, "idempotency_key", "must be text, not int"),
@@ -439,7 +439,7 @@ def test_a_refused_option_is_named_and_nothing_is_stored(db, options, field, tex
 def test_a_timeout_as_long_as_the_ceiling_is_taken(db):
     with override_settings(TASKHARBOR={"MAX_TIMEOUT": HOUR}):
         assert add.using(timeout=HOUR).enqueue(1).refresh().timeout == HOUR
-        with pytest.raises(InvalidJob, match=r"timeout: 1:00:00\.000001 is over MAX_TIMEOUT"):
+        with pytest.raises(InvalidJob, match=r"timeout: 1:00:00\.000001 is over 1:00:00"):
             add.using(timeout=HOUR + TICK).enqueue(1)
 
 

@@ -74,7 +74,7 @@ def test_a_job_longer_than_the_grace_is_released(processes, files):
     assert took < QUICKLY
     assert_unharmed(Job.objects.get(pk=job.id))
     assert not Lease.objects.exists()
-    assert worker.lines("stopped; jobs finished: 0, given back: 1")
+    assert worker.lines(r"stopped; runs: 0 \(.*\), given back: 1")
 
 
 def test_a_job_within_the_grace_is_finished(processes, files):
@@ -155,7 +155,7 @@ def test_a_burst_drains_and_exits(processes, files):
     worker = processes.start("--burst")
     assert worker.exit_code() == 0
     assert states() == ["done"] * 30
-    assert worker.lines("stopped; jobs finished: 30, given back: 0")
+    assert worker.lines(r"stopped; runs: 30 \(done 30, .*\), given back: 0")
 
 
 def test_max_jobs_goes_on_in_a_new_process_with_the_same_id(processes, files):

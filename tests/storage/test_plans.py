@@ -12,7 +12,7 @@ from taskharbor_django.lifecycle import OutcomeKind
 from .crowds import disperse, gather
 from .drivers import END, PortableDriver, acks, hold, outcome, put, take
 from .plans import explain, explain_generic, only, statements
-from .raw import LEASE
+from .raw import LEASE, NOW
 from .sessions import execute
 
 pytestmark = pytest.mark.django_db
@@ -95,6 +95,19 @@ def sent(bound):
         for form in (DatabaseDriver, PortableDriver)
         for using in ("default", bound)
     }
+
+
+@pytest.mark.postgresql
+@pytest.mark.parametrize("form", [DatabaseDriver, PortableDriver])
+def test_the_line_is_asked_for_and_not_left_to_an_index(form):
+    driver = form()
+    held = hold(driver, 5)
+    for each in reversed(held):  # so that they lie in the table in this order
+        assert driver.settle([outcome(OutcomeKind.RELEASE, each)], now=NOW) == []
+    for scan in ("indexscan", "indexonlyscan", "bitmapscan"):
+        execute(f"SET LOCAL enable_{scan} = off")
+    line = [take(driver)[0].job.id for _ in held]
+    assert line == [each.job.id for each in held]
 
 
 @pytest.mark.postgresql

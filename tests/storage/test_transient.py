@@ -9,7 +9,16 @@ from types import SimpleNamespace
 from uuid import uuid4
 
 import pytest
-from django.db import DatabaseError, OperationalError, connection, transaction
+from django.db import (
+    DatabaseError,
+    DataError,
+    IntegrityError,
+    InternalError,
+    OperationalError,
+    ProgrammingError,
+    connection,
+    transaction,
+)
 
 from taskharbor_django.drivers import DatabaseDriver, JobRecord, transient
 from taskharbor_django.lifecycle import OutcomeKind
@@ -301,3 +310,38 @@ class TestWhatIsTransient:
     def test_it_is_told_by_code_and_text(self, cause, expected):
         error = SimpleNamespace(__cause__=cause, args=())
         assert transient.is_transient(error) is expected
+
+
+class Refusal(Exception):
+    def __init__(self, sqlstate):
+        super().__init__(sqlstate)
+        self.sqlstate = sqlstate
+
+
+def caused(error, sqlstate):
+    error.__cause__ = Refusal(sqlstate)
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "bad"),
+    [
+        (caused(DataError("too long"), "22001"), True),
+        (caused(IntegrityError("check"), "23514"), True),
+        (caused(OperationalError("too many arguments"), "54023"), True),
+        (caused(InternalError("invalid memory alloc request size 1073741824"), "XX000"), True),
+        (caused(InternalError("cache lookup failed"), "XX000"), False),
+        (caused(InternalError("read-only transaction"), "25006"), False),
+        (caused(InternalError("idle-in-transaction timeout"), "25P03"), False),
+        (caused(OperationalError("terminating connection"), "57P01"), False),
+        (caused(ProgrammingError("no such table"), "42P01"), False),
+        (DataError("string or blob too big"), True),
+        (IntegrityError("CHECK constraint failed"), True),
+        (OperationalError("attempt to write a readonly database"), False),
+        (ValueError("embedded null byte"), True),
+        (RuntimeError("anything else"), False),
+    ],
+)
+def test_only_values_that_will_never_do_are_bad_data(error, bad):
+    """What an outcome is refused for otherwise passes, and its job must not be buried for it."""
+    assert transient.is_bad_data(error) is bad

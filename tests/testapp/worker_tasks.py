@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections import defaultdict
 
+from asgiref.sync import sync_to_async
 from django.db import connection, transaction
 
 from taskharbor_django import PermanentError, Snooze, task
@@ -53,6 +54,15 @@ def stuck_in_query():
         seen["session"].append(connection.connection)  # kept, so that its id stays taken
         while True:
             sum(range(100))
+
+
+@task(timeout=0.5)
+def stuck_in_transaction(gate):
+    """The same in the midst of a transaction, which it would commit in the end."""
+    with transaction.atomic():
+        Ledger.objects.update(amount=2)
+        seen["stuck"].append(threading.get_ident())
+        gates[gate].wait(120)
 
 
 @task
@@ -115,6 +125,19 @@ async def meet(number):
     while len(seen["met"]) < 20:  # noqa: ASYNC110  all twenty must be here at once
         await asyncio.sleep(0.001)
     return number
+
+
+@task
+def backend():
+    """Say which process of PostgreSQL serves this thread."""
+    Ledger.objects.count()
+    return connection.connection.info.backend_pid
+
+
+@task
+async def abackend():
+    await Ledger.objects.acount()
+    return await sync_to_async(lambda: connection.connection.info.backend_pid)()
 
 
 @task(timeout=0.3)

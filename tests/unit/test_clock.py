@@ -143,3 +143,12 @@ def test_the_memory_driver_takes_the_local_clock_unless_given_another():
     assert (job.created_at, job.run_at) == (NOON, NOON + HOUR)
     other = MemoryDriver(clock=FixedClock(NOON + HOUR).now)
     assert other.read(other.enqueue(JobRecord(task="t"))).created_at == NOON + HOUR
+
+
+def test_an_answer_that_took_long_is_asked_for_again(ticks):
+    """The first question may have had to connect: half of that would put the clock ahead."""
+    ways = iter([60.0, 0.02])
+    server = Server(NOON, before=lambda: ticks.pass_(next(ways)))
+    database = DatabaseClock(server)
+    assert database.now() == NOON + 0.01 * SECOND
+    assert server.asked == 2

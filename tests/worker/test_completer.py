@@ -40,6 +40,27 @@ def settled_by(holdings, clock):
         completer.close()
 
 
+@pytest.fixture
+def one_turn(holdings, clock):
+    """Give outcomes to a completer that turns once, in this thread; return it and the settled."""
+
+    def run(driver, *running):
+        settled = []
+        completer = Completer(
+            driver, holdings, clock, lambda pairs: settled.extend(r.job_id for r, _ in pairs)
+        )
+        for each in running:
+            completer.put(each, ack(each))
+        completer._settle_gathered()
+        return completer, settled
+
+    return run
+
+
+def jobs_of(driver):
+    return [[outcome.job_id for outcome in batch] for batch in driver.batches]
+
+
 def rejecting(error, *, repeated=False):
     return lambda outcomes: [Rejection(outcomes[0], error, repeated)]
 
@@ -65,11 +86,58 @@ def test_a_lock_or_a_renewal_on_its_way_only_delays(settled_by, hold, error, mon
     assert len(driver.batches) == 3
 
 
+@pytest.mark.parametrize("error", [JobLocked(), LeaseExpired()])
+def test_what_has_to_wait_keeps_nothing_else_waiting(settled_by, hold, error, monkeypatch):
+    monkeypatch.setattr(completer_module, "EXPIRED_PAUSE", 0.01)
+    driver = ScriptedDriver(rejecting(error))
+    first, *others = hold(*(reservation() for _ in range(3)))
+    settled = settled_by(driver, first, *others)
+    assert settled == [each.job_id for each in (*others, first)]
+    assert [len(batch) for batch in driver.batches] == [3, 1]
+
+
 def test_a_database_that_is_away_only_delays(settled_by, hold):
     driver = ScriptedDriver(OperationalError("gone"), OperationalError("gone"))
     running = hold(reservation(), reservation())
     assert len(settled_by(driver, *running)) == 2
     assert len(driver.batches) == 3
+
+
+def test_a_full_batch_that_has_to_wait_does_not_stop_the_next(one_turn, hold, monkeypatch):
+    monkeypatch.setattr(completer_module, "LARGEST_BATCH", 2)
+    locks = [lambda outcomes: [Rejection(outcome, JobLocked()) for outcome in outcomes]] * 5
+    driver = ScriptedDriver(locks[0], [], *locks)
+    first, second, third = hold(*(reservation() for _ in range(3)))
+    completer, settled = one_turn(driver, first, second, third)
+    assert jobs_of(driver) == [[first.job_id, second.job_id], [third.job_id]]
+    assert settled == [third.job_id]
+    assert not completer.drain(0)
+
+
+def test_a_database_that_is_away_is_left_alone_however_much_has_gathered(
+    one_turn, hold, monkeypatch
+):
+    monkeypatch.setattr(completer_module, "LARGEST_BATCH", 2)
+    driver = ScriptedDriver(OperationalError("gone"))
+    running = hold(*(reservation() for _ in range(5)))
+    completer, settled = one_turn(driver, *running)
+    assert (len(driver.batches), settled) == (1, [])
+    completer._settle_gathered()
+    assert [job_id for batch in jobs_of(driver)[1:] for job_id in batch] == [
+        each.job_id for each in running
+    ]
+    assert completer.drain(0)
+
+
+def test_what_came_just_before_the_end_is_settled(holdings, clock, hold):
+    driver = ScriptedDriver()
+    completer = Completer(driver, holdings, clock, lambda _settled: None)
+    (running,) = hold(reservation())
+    completer.put(running, ack(running))
+    completer._closing = True  # as `close` does, between two turns
+    completer.run()
+    assert jobs_of(driver) == [[running.job_id]]
+    assert not holdings
 
 
 def test_a_repeated_outcome_is_a_success(settled_by, hold):

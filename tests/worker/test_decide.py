@@ -210,3 +210,14 @@ def test_an_exception_whose_traceback_cannot_be_made_still_has_an_outcome():
     outcome = decided(Unprintable("x"))
     assert outcome.kind == OutcomeKind.RETRY
     assert outcome.update.traceback.endswith("Unprintable")
+
+
+def test_a_backoff_of_the_settings_that_raises_costs_no_outcome(caplog):
+    def broken(_attempt):
+        raise KeyError("bad")
+
+    with override_settings(TASKHARBOR={"BACKOFF": broken}):
+        outcome = decided(ValueError("x"), make_task(backoff=None))
+    assert outcome.kind == OutcomeKind.RETRY
+    assert outcome.update.run_at > NOW
+    assert "the default is used instead" in caplog.text

@@ -5,14 +5,17 @@ from datetime import timedelta
 from uuid import uuid4
 
 import pytest
-from django.db import OperationalError, connection
+from django.db import OperationalError, connection, connections, transaction
 
 from taskharbor_django import cancel
+from taskharbor_django.clock import steady
 from taskharbor_django.drivers import DatabaseDriver
 from taskharbor_django.failpoints import FailpointReached, armed
 from taskharbor_django.lifecycle import AttemptEnd, DeadReason, JobState
 from taskharbor_django.models import Attempt, DeadLetter, Job, Lease, QueueMinute, Worker
 from taskharbor_django.values import JobRecord
+from taskharbor_django.worker import pools
+from taskharbor_django.worker import worker as worker_module
 from tests.testapp import worker_tasks as tasks
 from tests.testapp.models import Ledger
 from tests.testapp.tasks import add
@@ -117,7 +120,9 @@ def test_a_thread_that_will_not_stop_is_left_behind_and_the_process_makes_way(ev
     assert Attempt.objects.get(job=handle.id).category == "timeout"
 
 
-def test_the_connection_of_a_timed_out_thread_is_not_used_again():
+def test_the_connection_of_a_timed_out_thread_is_not_used_again(monkeypatch):
+    # By default Django closes a connection after each job anyway.
+    monkeypatch.setitem(connections.settings["default"], "CONN_MAX_AGE", None)
     handle = tasks.stuck_in_query.using(max_attempts=1).enqueue()
     with working(threads=1):
         assert handle.wait(30).state == JobState.DEAD
@@ -126,6 +131,30 @@ def test_the_connection_of_a_timed_out_thread_is_not_used_again():
     assert after.result["atomic"] is False
     assert after.result["id"] != id(tasks.seen["session"][0])
     assert not Ledger.objects.filter(name="half").exists()
+
+
+@pytest.mark.postgresql
+@pytest.mark.mariadb
+def test_the_session_of_a_thread_that_was_left_behind_is_cut(eventually):
+    """Its job has failed: its locks go at once, and it can commit nothing later."""
+    Ledger.objects.create(name="account", amount=1)
+    handle = tasks.stuck_in_transaction.using(max_attempts=1).enqueue("stuck")
+    with working(threads=2, stubborn_after=0.2) as worker:
+        eventually(lambda: tasks.seen["stuck"])
+        assert not is_unlocked("account")
+        (thread,) = [it for it in worker.threads._threads if it.ident == tasks.seen["stuck"][0]]
+        assert handle.wait(20).state == JobState.DEAD
+        eventually(lambda: is_unlocked("account"))
+        tasks.gates["stuck"].set()
+        thread.join(20)
+        assert not thread.is_alive()
+    assert Ledger.objects.get().amount == 1
+
+
+def is_unlocked(name):
+    """Whether no session holds this line of the ledger."""
+    with transaction.atomic():
+        return Ledger.objects.select_for_update(skip_locked=True).filter(name=name).exists()
 
 
 def test_a_transaction_that_a_handler_left_open_is_not_inherited():
@@ -250,6 +279,24 @@ def test_jobs_that_wait_for_a_slot_are_heartbeated_too(eventually):
     assert facts(extra) == ("done", 1, 0, 0)
 
 
+def test_the_lease_of_a_job_in_the_line_is_renewed(eventually, monkeypatch):
+    """No thread has looked at it yet, and until one does it is held all the same."""
+    monkeypatch.setattr(worker_module, "WAITED_TOO_LONG", 60.0)
+    running = tasks.hold.enqueue("gate")
+    with working(threads=1, heartbeat=timedelta(seconds=0.2)) as worker:
+        eventually(lambda: tasks.seen["gate"])
+        waiting = add.enqueue(1, 1)
+        now, valid_until = worker.clock.now(), steady() + 30
+        (reserved,) = worker.driver.reserve("default", now=now, lease_for=timedelta(seconds=30))
+        worker._take_on([reserved], valid_until)
+        lease = reserved.lease
+        eventually(lambda: Lease.objects.get(pk=lease.token).expires_at > lease.expires_at)
+        assert worker.threads.waiting == 1
+        tasks.gates["gate"].set()
+        assert waiting.wait(20).state == JobState.DONE
+    assert facts(waiting) == facts(running) == ("done", 1, 0, 0)
+
+
 def test_a_lost_lease_stops_the_job_and_its_outcome_does_not_count(eventually):
     handle = tasks.hold.enqueue("gate")
     with working(**SHORT) as worker:
@@ -371,6 +418,45 @@ def test_leases_are_released_after_the_last_handler_has_stopped(eventually):
     assert facts(handle) == ("done", 1, 0, 0)
 
 
+def test_leases_are_renewed_while_a_shutdown_waits(eventually):
+    handle = tasks.hold.enqueue("gate")
+    with working(grace=timedelta(seconds=30), heartbeat=timedelta(seconds=0.2)) as worker:
+        eventually(lambda: tasks.seen["gate"])
+        worker.stop()
+        eventually(worker._wakeup._stopping.is_set)
+        before = Lease.objects.get().expires_at
+        eventually(lambda: Lease.objects.get().expires_at > before)
+        tasks.gates["gate"].set()
+    assert facts(handle) == ("done", 1, 0, 0)
+
+
+def test_the_job_of_a_handler_that_will_not_stop_is_released_as_the_last_act(
+    eventually, monkeypatch
+):
+    monkeypatch.setattr(worker_module, "UNWILLING", 0.2)
+    handle = tasks.stuck.using(timeout=120).enqueue("stuck")
+    seen = {}
+
+    def note(part, name):
+        close = part.close
+
+        def closing(*args):
+            before = handle.refresh().state
+            ended = close(*args)
+            seen[name] = before, handle.refresh().state
+            return ended
+
+        monkeypatch.setattr(part, "close", closing)
+
+    with working(grace=timedelta(0)) as worker:
+        eventually(lambda: tasks.seen["stuck"])
+        note(worker.threads, "threads")
+        note(worker._heartbeat, "heartbeat")
+    held = (JobState.INFLIGHT, JobState.INFLIGHT)
+    assert seen == {"threads": held, "heartbeat": held}
+    assert facts(handle) == ("ready", 1, 0, 0)
+
+
 def test_the_worker_row_and_the_statistics_say_what_happened():
     for number in range(3):
         add.enqueue(number)
@@ -428,3 +514,18 @@ def test_a_worker_asks_the_database_for_the_time_or_this_machine_if_told_so(sett
     assert WorkerProcess(WorkerOptions()).clock.now() >= far
     settings.TASKHARBOR = {"CLOCK": "local", "CLOCK_SKEW": 1}
     assert WorkerProcess(WorkerOptions()).clock.now() < far
+
+
+@pytest.mark.postgresql
+@pytest.mark.parametrize("task", [tasks.backend, tasks.abackend])
+def test_a_connection_that_died_while_nothing_ran_is_replaced(monkeypatch, task):
+    monkeypatch.setattr(pools, "DOUBT_AFTER", 0.0)
+    with working(threads=1):
+        before = task.enqueue()
+        before.wait(20)
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_terminate_backend(%s)", [before.result])
+        after = task.enqueue()
+        after.wait(20)
+    assert facts(after) == ("done", 1, 0, 0)
+    assert after.result != before.result

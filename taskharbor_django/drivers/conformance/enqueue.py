@@ -108,6 +108,18 @@ class EnqueueRules(Harness):
         ):
             same(self.look(self.put(**fields)).expires_at, expires_at, fields)
 
+    def test_a_batch_stores_each_job_as_if_it_came_alone(self) -> None:
+        asked: list[dict[str, Any]] = [
+            {},
+            *({"run_at": T0 + ahead} for ahead in (-HOUR, timedelta(0), TICK, HOUR)),
+            *({"delay": ahead, "lifetime": HOUR} for ahead in (timedelta(0), TICK, HOUR)),
+            *({"dependencies_left": 1, "run_at": T0 + ahead} for ahead in (-HOUR, HOUR)),
+        ]
+        ids = self.driver.enqueue_many([self.record(**fields) for fields in asked])
+        for fields, job_id in zip(asked, ids, strict=True):
+            alone = self.look(self.put(**fields))
+            same(changed(alone, self.look(job_id)), {}, fields)
+
     def test_without_created_at_the_clock_of_the_driver_counts(self) -> None:
         job = self.look(self.put(created_at=None, delay=HOUR, lifetime=HOUR))
         same(abs(job.created_at - datetime.now(UTC)) < 24 * HOUR, True, job.created_at)

@@ -125,6 +125,12 @@ class OrderingRules(Harness):
         same([each.job.id for each in held], ids)
         same(self.take_ids(limit=20, now=T0 + LEASE), ids)
 
+    def test_neighbours_given_back_in_any_order_stand_in_line_as_before(self) -> None:
+        ids = self.put_many(20)
+        for held in reversed(self.take(limit=20)):
+            self.settle(OutcomeKind.RELEASE, held)
+        same(self.take_ids(limit=20), ids)
+
     def take_first_of_three(self) -> Reservation:
         self.put()
         held = self.take_one()

@@ -50,6 +50,7 @@ class Command(BaseCommand):
         self._directory = os.getcwd()  # noqa: PTH109  a plain string for chdir
         supervised = Supervised.take()
         plan = arguments.read(options, supervised)
+        require_shared(plan.worker.using)
         if plan.is_supervised and supervised is None:
             self._supervise(plan)
         else:
@@ -105,6 +106,21 @@ class Command(BaseCommand):
             require_tables(plan.worker.using)
             code = supervisor.run()
         leave(code, at_once=False)
+
+
+def require_shared(using: str) -> None:
+    """Refuse a database that the threads of a worker cannot work on side by side."""
+    connection: Any = connections[using]
+    if connection.vendor == "sqlite" and connection.is_in_memory_db():
+        raise CommandError(
+            f"The database {using!r} is kept in memory, where a worker's threads lock each other "
+            "out. Give it a file: DATABASES[...]['NAME'], or ['TEST']['NAME'] in tests."
+        )
+    if connection.in_atomic_block:
+        raise CommandError(
+            "A worker cannot see what this transaction has not committed: call it outside of "
+            "atomic(), in tests from a TransactionTestCase."
+        )
 
 
 def require_tables(using: str) -> None:
