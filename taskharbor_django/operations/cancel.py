@@ -40,7 +40,7 @@ def cancel(jobs: Iterable[Any], *, force: bool = False, using: str | None = None
 
     Takes ids, also as text, handles and Jobs.
     """
-    if isinstance(jobs, str | UUID):
+    if isinstance(jobs, str | UUID) or hasattr(jobs, "id"):
         raise InvalidJob("cancel takes several jobs: put a single one into a list", field="id")
     wanted: dict[str, set[UUID]] = {}
     for job in jobs:

@@ -117,7 +117,7 @@ def _burial(
     reservation: Reservation,
 ) -> DeadReason | None:
     """Why the job is buried now, None when it is to be tried again."""
-    wanted = task is not None and _matches(error, category, task.retry_on)
+    wanted = task is not None and _matches(error, category, (TemporaryError, *task.retry_on))
     if task is not None and _matches(error, category, task.bury_on):
         return DeadReason.PERMANENT
     if category == FailureCategory.PERMANENT and not wanted:

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.harness import Processes, kill
+from tests.process.harness import Processes
 
 from .crew import Crew
 from .history import noted
@@ -15,13 +15,18 @@ def pytest_collection_modifyitems(items):
             item.add_marker("faults")
 
 
+def pytest_terminal_summary(terminalreporter):
+    """What tests have measured: one line for each."""
+    for report in terminalreporter.getreports("passed") + terminalreporter.getreports("failed"):
+        if report.when == "call" and report.user_properties and "tests/faults/" in report.nodeid:
+            told = ", ".join(f"{name}: {value}" for name, value in report.user_properties)
+            terminalreporter.write_line(f"{report.nodeid.rpartition('::')[2]}: {told}")
+
+
 @pytest.fixture
 def crew(transactional_db, tmp_path):
     """Starts workers; they are gone before the triggers are, and both before the database is."""
     with noted():
-        started = Processes()
-        crew = Crew(started, tmp_path)
+        crew = Crew(Processes(), tmp_path)
         yield crew
-        for pid in crew.history.processes():
-            kill(pid)
-        started.remove()
+        crew.remove()

@@ -96,11 +96,28 @@ class Crew:
             kill(worker.pid, signal.SIGCONT)
             assert worker.exit_code() == 0, worker.output
 
-    def finish(self, *, waiting=()):
+    def remove(self):
+        """
+        Leave nobody behind, and nothing that anybody has begun.
+
+        A worker may start a child while it is being killed; and a server may take a while to see
+        that a client is gone, which would lock it against the tables being emptied.
+        """
+        wait_until(self._kill_all, what="the end of all processes")
+        self._started.remove()
+        wait_until(lambda: not someone_writes(), what="the end of all transactions")
+
+    def _kill_all(self):
+        found = self.history.processes()
+        for pid in found:
+            kill(pid)
+        return not found
+
+    def finish(self, **options):
         """Stop whoever is left, and check the history of it all."""
         self.dismiss(*(worker for worker in self._workers if worker.alive))
         wait_until(lambda: not self.history.processes(), what="the end of all processes")
-        self.history.check(waiting=waiting)
+        self.history.check(**options)
 
 
 def is_stopped(process):
@@ -108,7 +125,8 @@ def is_stopped(process):
 
 
 def stopped(process):
-    wait_until(lambda: is_stopped(process), what="the stop")
+    """Wait until a process is stopped, or has died before it could be."""
+    wait_until(lambda: is_stopped(process) or not process.alive, what="the stop")
     return process
 
 
@@ -121,9 +139,13 @@ def gone(process):
 OPEN_TRANSACTIONS = {
     "postgresql": """
         SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
-        AND pid <> pg_backend_pid() AND xact_start IS NOT NULL
+        AND pid <> pg_backend_pid() AND xact_start IS NOT NULL AND backend_type = 'client backend'
     """,
-    "mysql": "SELECT count(*) FROM information_schema.innodb_trx",
+    "mysql": """
+        SELECT count(*) FROM information_schema.innodb_trx
+        JOIN information_schema.processlist ON id = trx_mysql_thread_id
+        WHERE db = DATABASE() AND id <> CONNECTION_ID()
+    """,
 }
 
 
@@ -133,7 +155,7 @@ def freeze(process):
     def frozen():
         kill(process.pid, signal.SIGSTOP)
         stopped(process)
-        if not _someone_writes():
+        if not (process.alive and someone_writes()):
             return True
         kill(process.pid, signal.SIGCONT)
         return False
@@ -141,9 +163,12 @@ def freeze(process):
     wait_until(frozen, what="a good instant to stop")
 
 
-def _someone_writes():
+def someone_writes():
+    """Say whether another session is in a transaction."""
     if connection.vendor == "sqlite":
         return _sqlite_is_locked(connection.settings_dict["NAME"])
+    if connection.vendor == "mysql":
+        time.sleep(0.12)  # who looks more often than each 100 ms is shown the same picture again
     with connection.cursor() as cursor:
         cursor.execute(OPEN_TRANSACTIONS[connection.vendor])
         return cursor.fetchone()[0] > 0

@@ -127,8 +127,15 @@ def fate(step: Step) -> str | None:
     return FATES.get((step.before, step.after, *step.counts))
 
 
-def violations(facts: Facts, waiting: Iterable[UUID] = ()) -> list[str]:
-    """Everything that must not have happened; the jobs in `waiting` need not have ended."""
+def violations(
+    facts: Facts, waiting: Iterable[UUID] = (), *, stopped_anywhere: bool = False
+) -> list[str]:
+    """
+    Everything that must not have happened; the jobs in `waiting` need not have ended.
+
+    A process that was stopped between its last look at the lease and the first line of a handler
+    begins it when it goes on. Nothing prevents that, but its run may not count.
+    """
     found = [f"there is still a lease ({facts.leases})"] if facts.leases else []
     found += [f"there is still a process: {process}" for process in facts.processes]
     waiting = set(waiting)
@@ -139,6 +146,8 @@ def violations(facts: Facts, waiting: Iterable[UUID] = ()) -> list[str]:
             *_ends(facts, job),
             *_numbers(facts, job),
             *_losses(facts.steps[job]),
+            *_holders(facts.steps[job]),
+            *_order(facts, job, stopped_anywhere=stopped_anywhere),
             *_signatures(facts, job),
             *_overlaps(facts, job),
             *_rows(facts, job),
@@ -211,12 +220,38 @@ def _losses(steps):
             yield f"the lease {step.fence} was lost at {step.at}, held until {step.held_until}"
 
 
-def _signatures(facts, job):
-    """Handlers ran under the numbers that the database gave out, in that order, and fully."""
-    starts = [line for line in facts.lines[job] if line.mark == "START"]
-    fences = [line.fence for line in starts]
-    if fences != sorted(set(fences)):
+def _holders(steps):
+    """I4: nobody gets a job while the lease of another is valid."""
+    valid_until = float("-inf")
+    for step in steps:
+        if step.fences and step.at < valid_until - SLACK:
+            yield f"the lease {step.fence} began at {step.at}, another was held until {valid_until}"
+        if step.before == "inflight":
+            # Whoever settles gives its lease up; of whom it is taken, its lease has to be over.
+            valid_until = step.held_until if fate(step) in LOST and step.held_until else step.at
+
+
+def _order(facts, job, *, stopped_anywhere):
+    """Handlers began in the order in which the database gave out numbers, each once."""
+    fences = [line.fence for line in facts.lines[job] if line.mark == "START"]
+    lost = {step.fence for step in facts.steps[job] if fate(step) in LOST}
+    ordered = [fence for fence in fences if not (stopped_anywhere and fence in lost)]
+    if ordered != sorted(ordered) or len(fences) > len(set(fences)):
         yield f"its runs began as {fences}"
+
+
+def late_starts(facts: Facts) -> int:
+    """How many runs began after another one of their job had."""
+    count = 0
+    for lines in facts.lines.values():
+        fences = [line.fence for line in lines if line.mark == "START"]
+        count += sum(fence < max(fences[: at + 1]) for at, fence in enumerate(fences))
+    return count
+
+
+def _signatures(facts, job):
+    """Handlers ran under the numbers that the database gave out, and fully."""
+    starts = [line for line in facts.lines[job] if line.mark == "START"]
     given, executions = {}, 0
     for step in facts.steps[job]:
         executions += step.executions
@@ -412,11 +447,15 @@ class History:
         facts.processes = [f"{pid} {command}" for pid, command in self.processes().items()]
         return facts
 
-    def check(self, *, waiting=()):
+    def check(self, *, waiting=(), **options):
         """After the last graceful stop: raise what must not have happened."""
         facts = self.facts()
-        found = violations(facts, [getattr(job, "id", job) for job in waiting])
-        assert not found, "\n".join([*found[:50], *self._tell(facts, found[:3])])
+        found = violations(facts, [getattr(job, "id", job) for job in waiting], **options)
+        assert not found, self.tell(found, facts)
+
+    def tell(self, found, facts=None):
+        """What was found, and all that is known of the first jobs that it is about."""
+        return "\n".join([*found[:50], *self._tell(facts or self.facts(), found[:3])])
 
     def _tell(self, facts, found):
         for job in {UUID(text.split()[1].rstrip(":")) for text in found if text.startswith("job ")}:

@@ -5,7 +5,7 @@ from uuid import uuid4
 
 import pytest
 
-from .history import Facts, Final, Line, Record, Step, violations
+from .history import Facts, Final, Line, Record, Step, late_starts, violations
 
 JOB = uuid4()
 
@@ -63,6 +63,21 @@ def test_what_waits_must_be_allowed_to():
     facts.steps[JOB] = [step("", "ready", 0)]
     assert len(violations(facts)) == 1
     assert violations(facts, waiting=[JOB]) == []
+
+
+def test_a_lost_run_may_begin_late_where_processes_were_stopped_anywhere():
+    facts = good()
+    spoil, _ = SPOILERS["a lost run begun later"]
+    spoil(facts)
+    assert late_starts(facts) == 1
+    assert violations(facts, stopped_anywhere=True) == []
+
+
+def test_any_other_run_may_not():
+    facts = good()
+    drop("START", 2)(facts)
+    sign(line("START", 2, 21.9), line("START", 4, 27, attempt=3))(facts)
+    assert "its runs began as" in " ".join(violations(facts, stopped_anywhere=True))
 
 
 def change(number, **facts):
@@ -125,6 +140,8 @@ SPOILERS = {
         "recorded as",
     ),
     "a valid lease taken away": (change(2, held_until=25.0), "was lost at"),
+    "two holders": (change(2, held_until=25.0), "another was held until"),
+    "a holder before the last one gave up": (change(3, at=15.0), "another was held until"),
     "a lease that never was": (change(2, held_until=None), "was lost at"),
     "a run that nobody reserved": (sign(line("START", 5, 29)), "was not reserved"),
     "a run before its reserve": (

@@ -1,29 +1,38 @@
 """
-Jobs of every kind while workers are killed at random: each ends as its kind must, and once.
+Jobs of every kind while workers are hurt at random: each ends as its kind must, and once.
 
 TASKHARBOR_MIXED_JOBS says how many, TASKHARBOR_MIXED_SEED repeats a run as far as chance goes.
 """
 
 import os
 import random
+import signal
 import time
 from collections import Counter
 from dataclasses import dataclass, field
 
 import pytest
+from django.db import connection
 from django.db.models import Count, Max, Sum
 
 from taskharbor_django import enqueue_many
-from taskharbor_django.models import DeadLetter, Job
+from taskharbor_django.models import Attempt, DeadLetter, Job, Lease
 from tests.process.harness import kill, wait_until
 from tests.testapp import fault_tasks as tasks
 
+from .crew import freeze, stopped
+from .history import late_starts
+
 pytestmark = [pytest.mark.slow, pytest.mark.postgresql, pytest.mark.sqlite]
 
-JOBS = int(os.environ.get("TASKHARBOR_MIXED_JOBS", "1000"))
+JOBS = int(os.environ.get("TASKHARBOR_MIXED_JOBS", "10000"))
 SEED = int(os.environ.get("TASKHARBOR_MIXED_SEED") or random.SystemRandom().randrange(1, 10**9))
 WORKERS, THREADS, LEASE, CHILDREN = 3, 4, 3.0, 3
 LOOK_EACH = 0.2
+# How often a worker is hurt, of a thousand jobs.
+HURTS = {"killed": 1.5, "stopped": 0.6, "told to end": 0.9}
+# How a worker may end: told to, or by a kill or poison.
+TOLD, BY_FORCE = {0}, {3, -signal.SIGKILL, -signal.SIGSEGV}
 
 DONE, FAILED_ONCE, EXHAUSTED = ("done", 0), ("done", 1), ("dead", 3)
 POISONED = ("dead", 2)
@@ -72,31 +81,83 @@ KINDS = {
 
 @dataclass
 class Crowd:
-    """Workers, of which one is killed now and then; whoever has died is replaced."""
+    """Workers, of which one is hurt now and then; whoever has ended is replaced."""
 
     crew: object
     chance: random.Random
     workers: list = field(default_factory=list)
-    killed: int = 0
+    stopped: dict = field(default_factory=dict)  # worker -> when it may go on
+    told: set = field(default_factory=set)
+    hurt: Counter = field(default_factory=Counter)
+    started: int = 0
     died: int = 0
 
     def keep_up(self):
-        alive = [worker for worker in self.workers if worker.alive]
-        self.died += len(self.workers) - len(alive)
-        while len(alive) < WORKERS:
-            alive.append(
-                self.crew.start(
-                    lease=LEASE,
-                    threads=THREADS,
-                    # Whoever is killed is innocent, however often it happens to the same job.
-                    settings={"MAX_LEASE_LOSSES": 1000},
-                )
-            )
-        self.workers = alive
+        self._let_go_on(time.monotonic())
+        for worker in [worker for worker in self.workers if not worker.alive]:
+            self._bury(worker)
+        while len(self.workers) < WORKERS:
+            self._start()
 
-    def kill_one(self):
-        kill(self.chance.choice(self.workers).pid)
-        self.killed += 1
+    @property
+    def well(self):
+        """Nobody is stopped or about to end."""
+        return not self.stopped and self.told.isdisjoint(self.workers)
+
+    def _start(self):
+        # Whoever is killed is innocent, however often it happens to the same job.
+        settings = {"MAX_LEASE_LOSSES": 1000}
+        self.workers.append(self.crew.start(lease=LEASE, threads=THREADS, settings=settings))
+        self.started += 1
+
+    def _bury(self, worker):
+        code = worker.exit_code()
+        assert code in BY_FORCE | (TOLD if worker in self.told else set()), worker.output
+        self.died += code != 0
+        self.workers.remove(worker)
+        self.stopped.pop(worker, None)
+
+    def _let_go_on(self, now):
+        for worker in [worker for worker, until in self.stopped.items() if until < now]:
+            del self.stopped[worker]
+            kill(worker.pid, signal.SIGCONT)
+
+    def hurt_one(self, how):
+        """Hurt one that works; return whether there was one."""
+        busy = [
+            worker
+            for worker in self.workers
+            if worker not in self.stopped and worker not in self.told and worker.lines("is ready")
+        ]
+        if not busy:
+            return False
+        done = HURT[how](self, self.chance.choice(busy))
+        self.hurt[how] += done
+        return done
+
+    def kill(self, worker):
+        kill(worker.pid)
+        return True
+
+    def stop(self, worker):
+        """Past its lease, wherever it is; but with SQLite's lock it would stop everybody."""
+        if connection.vendor == "sqlite":
+            freeze(worker)
+        else:
+            kill(worker.pid, signal.SIGSTOP)
+            stopped(worker)
+        if not worker.alive:  # poison was quicker
+            return False
+        self.stopped[worker] = time.monotonic() + LEASE * self.chance.uniform(1.2, 2)
+        return True
+
+    def tell(self, worker):
+        kill(worker.pid, signal.SIGTERM)
+        self.told.add(worker)
+        return True
+
+
+HURT = {"killed": Crowd.kill, "stopped": Crowd.stop, "told to end": Crowd.tell}
 
 
 def enqueue_all(crew, chance):
@@ -109,7 +170,27 @@ def enqueue_all(crew, chance):
     return dict(zip(ids, names, strict=True))
 
 
-def test_jobs_of_every_kind_end_as_they_must_while_workers_are_killed(crew, record_property):
+def plan(chance, total):
+    """When to hurt whom: by progress and not by time, so that a slow machine has work done, too."""
+    hows = [how for how, rate in HURTS.items() for _ in range(max(2, round(JOBS * rate / 1000)))]
+    return sorted((chance.randrange(total * 9 // 10), how) for how in hows)
+
+
+def work(crowd, total, hurts):
+    """Let the crowd end all jobs, and hurt it meanwhile."""
+
+    def over():
+        time.sleep(LOOK_EACH)  # counting is not for free
+        crowd.keep_up()
+        ended = Job.objects.ended().count()
+        if hurts and ended >= hurts[0][0] and crowd.hurt_one(hurts[0][1]):
+            hurts.pop(0)
+        return ended >= total and not hurts and crowd.well
+
+    wait_until(over, timeout=120 + JOBS * 0.1, what="the end of all jobs")
+
+
+def test_jobs_of_every_kind_end_as_they_must_while_workers_are_hurt(crew, record_property):
     chance = random.Random(SEED)
     print(f"TASKHARBOR_MIXED_JOBS={JOBS} TASKHARBOR_MIXED_SEED={SEED}")  # noqa: T201
     began = time.monotonic()
@@ -117,38 +198,59 @@ def test_jobs_of_every_kind_end_as_they_must_while_workers_are_killed(crew, reco
     parents = [job for job, name in kinds.items() if name.endswith("parent")]
     total = len(kinds) + CHILDREN * len(parents)
     crowd = Crowd(crew, chance)
-    # By progress and not by time: on a slow machine, too, work is done between two kills.
-    kills = sorted(chance.randrange(total) for _ in range(max(5, JOBS // 300)))
-
-    def over():
-        time.sleep(LOOK_EACH)  # counting is not for free
-        crowd.keep_up()
-        ended = Job.objects.ended().count()
-        if kills and ended >= kills[0]:
-            kills.pop(0)
-            crowd.kill_one()
-        return ended >= total
-
-    wait_until(over, timeout=120 + JOBS * 0.2, what="the end of all jobs")
+    work(crowd, total, plan(chance, total))
     took = time.monotonic() - began
-    assert Counter(ends_of(kinds)) == Counter(
-        {(name, KINDS[name].end): count for name, count in Counter(kinds.values()).items()}
-    )
+    for name, value in facts_of(crowd, total, took).items():
+        record_property(name, value)
+    check_counts(kinds, crew.history)
+    check_children(parents, total)
+    record_property("late starts", late_starts(crew.history.facts()))
+    crew.finish(stopped_anywhere=True)
+    assert not Lease.objects.exists()
+
+
+def facts_of(crowd, total, took):
+    states = Job.objects.values_list("state").annotate(Count("pk")).order_by("state")
+    sums = Job.objects.aggregate(Sum("executions"), Sum("lease_losses"), Max("lease_losses"))
+    ends = Attempt.objects.values_list("end").annotate(Count("pk")).order_by("end")
+    return {
+        "seed": SEED,
+        "jobs": total,
+        "seconds": round(took),
+        **dict(states),
+        **{f"attempts {end}": count for end, count in ends},
+        **sums,
+        **crowd.hurt,
+        "workers started": crowd.started,
+        "workers died": crowd.died,
+    }
+
+
+def check_counts(kinds, history):
+    """All of a kind have ended alike, and have as many failures recorded as they were charged."""
+    ends = {pk: end for pk, *end in Job.objects.values_list("pk", "state", "attempts")}
+    odd = [
+        f"job {pk}: {name} ended as {ends[pk]}"
+        for pk, name in kinds.items()
+        if tuple(ends[pk]) != KINDS[name].end
+    ]
+    assert not odd, history.tell(odd)
+    sizes = Counter(kinds.values())
+    failures = Attempt.objects.filter(end="failed").values_list("job", flat=True)
+    recorded = Counter(kinds[job] for job in failures)
+    assert recorded == {
+        name: size * attempts for name, size in sizes.items() if (attempts := KINDS[name].end[1])
+    }
+    losses = Job.objects.aggregate(total=Sum("lease_losses"))["total"]
+    assert Attempt.objects.filter(end="lost").count() == losses
+    dead = sum(size for name, size in sizes.items() if KINDS[name].end[0] == "dead")
+    letters = DeadLetter.objects.values_list("reason").annotate(Count("pk"))
+    assert dict(letters) == {"exhausted": dead}
+
+
+def check_children(parents, total):
+    """However often a parent ran, each child is there once."""
     children = dict(Job.objects.exclude(parent=None).values_list("parent").annotate(Count("pk")))
     assert children == dict.fromkeys(parents, CHILDREN)
     assert Job.objects.count() == total
     assert set(Job.objects.exclude(parent=None).values_list("state", "attempts")) == {DONE}
-    reasons = Counter(DeadLetter.objects.values_list("reason", flat=True))
-    assert set(reasons) == {"exhausted"}
-    facts = Job.objects.aggregate(Sum("executions"), Sum("lease_losses"), Max("lease_losses"))
-    facts |= {"jobs": total, "seconds": round(took), "killed": crowd.killed, "died": crowd.died}
-    for name, value in facts.items():
-        record_property(name, value)
-    print(facts)  # noqa: T201
-    crew.finish()
-
-
-def ends_of(kinds):
-    for pk, state, attempts in Job.objects.values_list("pk", "state", "attempts"):
-        if pk in kinds:
-            yield kinds[pk], (state, attempts)

@@ -2,6 +2,7 @@
 
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
@@ -134,18 +135,25 @@ def test_a_worker_killed_after_the_ack_was_committed_costs_nothing(crew):
 
 # -- SIGSTOP past the lease ----------------------------------------------------------------------
 
-# what the first run does -> where its worker is stopped with it
+SETTLING = "completer.settling"
+
+# what the first run does -> where its worker is stopped with it; `fail` and `exhaust` bury the job,
+# by what was raised and by its last attempt; `snooze` gives it back of its own will, `release`
+# because its worker ends
 STALE = {
-    "ack": "completer.settling",
-    "retry": "completer.settling",
-    "fail": "completer.settling",
-    "release": "completer.settling",
-    "cancel": "completer.settling",
+    "ack": SETTLING,
+    "retry": SETTLING,
+    "fail": SETTLING,
+    "exhaust": SETTLING,
+    "snooze": SETTLING,
+    "release": SETTLING,
+    "cancel": SETTLING,
     "heartbeat": "heartbeat.renewing",
     "progress": "reports.writing",
     "checkpoint": "reports.checkpointing",
 }
 TOO_LATE, TAKEN_BACK = "came too late", "is lost: it was taken back"
+DROPPED = "is lost|dropped with its lost lease"
 
 
 def outrun(crew, *verbs):
@@ -154,18 +162,27 @@ def outrun(crew, *verbs):
 
     That write is the first thing that it does once it may go on: no heartbeat comes before it.
     """
-    jobs = {verb: crew.enqueue(tasks.outrun, verb, str(crew.go), queue=verb) for verb in verbs}
-    stale = {
-        verb: crew.start(queue=verb, threads=1, failpoints=f"{STALE[verb]}=stop") for verb in verbs
-    }
+    jobs = {verb: crew.enqueue(outrun_by(verb), verb, str(crew.go), queue=verb) for verb in verbs}
+    stale = {verb: start_stale(crew, verb) for verb in verbs}
     for verb, job in jobs.items():
         crew.signed("START", job=job)
         if verb == "cancel":
             assert cancel([job.id]).asked == 1
+        if verb == "release":
+            stale[verb].send(signal.SIGTERM)
     for worker in stale.values():
         stopped(worker)
     crew.start(threads=len(verbs))
     return jobs, stale
+
+
+def outrun_by(verb):
+    return tasks.outrun.using(max_attempts=1) if verb == "exhaust" else tasks.outrun
+
+
+def start_stale(crew, verb):
+    grace = ("--grace", "0.1") if verb == "release" else ()
+    return crew.start(*grace, queue=verb, threads=1, failpoints=f"{STALE[verb]}=stop")
 
 
 def let_go_on(crew, stale):
@@ -173,13 +190,15 @@ def let_go_on(crew, stale):
     for worker in stale.values():
         worker.send(signal.SIGCONT)
     for verb, worker in stale.items():
-        worker.line(TOO_LATE if STALE[verb] == "completer.settling" else TAKEN_BACK)
-    crew.dismiss(*stale.values())
+        worker.line(TOO_LATE if STALE[verb] == SETTLING else TAKEN_BACK)
+    crew.dismiss(*(worker for verb, worker in stale.items() if verb != "release"))
+    if "release" in stale:  # it was told before
+        assert stale["release"].exit_code() == 0, stale["release"].output
 
 
 def test_what_stopped_workers_settle_after_others_have_ended_their_jobs_changes_nothing(crew):
     crew.open()
-    jobs, stale = outrun(crew, "ack", "retry", "fail", "release", "cancel")
+    jobs, stale = outrun(crew, *(verb for verb, place in STALE.items() if place == SETTLING))
     crew.ended(*jobs.values())
     before = {verb: everything(job) for verb, job in jobs.items()}
     let_go_on(crew, stale)
@@ -210,6 +229,24 @@ def test_what_stopped_workers_write_while_others_run_their_jobs_changes_nothing(
     crew.finish()
 
 
+@pytest.mark.postgresql  # on SQLite whoever stops in a transaction stops everybody
+@pytest.mark.mariadb
+def test_what_a_stopped_worker_did_in_an_atomic_task_is_undone_when_its_ack_comes_too_late(crew):
+    job = crew.enqueue(tasks.book, queue="atomic")
+    stale = crew.start(queue="atomic", threads=1, failpoints="atomic.called=stop")
+    stopped(stale)
+    crew.start()
+    crew.ended(job)
+    before = everything(job)
+    stale.send(signal.SIGCONT)
+    stale.line(f"{TOO_LATE}|{DROPPED}")
+    crew.dismiss(stale)
+    assert everything(job) == before
+    assert counts(job) == ("done", 2, 0, 1)
+    assert set(Trail.objects.values_list("fence", flat=True)) == {2}
+    crew.finish()
+
+
 @but_mariadb
 def test_a_job_that_was_reserved_and_lost_before_it_began_does_not_begin(crew):
     jobs = {task.name: crew.enqueue(task, queue=task.name) for task in (tasks.touch, tasks.atouch)}
@@ -220,10 +257,33 @@ def test_a_job_that_was_reserved_and_lost_before_it_began_does_not_begin(crew):
     crew.ended(*jobs.values())
     for worker in stale:
         worker.send(signal.SIGCONT)
-        worker.line(f"{TOO_LATE}|is lost|dropped with its lost lease")
+        worker.line(f"{TOO_LATE}|{DROPPED}")
     crew.dismiss(*stale)
     assert [line.fence for line in crew.history.lines("START")] == [2, 2]
     assert {counts(job) for job in jobs.values()} == {("done", 2, 0, 1)}
+    crew.finish()
+
+
+@but_mariadb
+def test_a_job_whose_lease_is_lost_while_its_child_starts_does_not_begin(crew):
+    job = crew.enqueue(tasks.touch_apart, queue="apart")
+    door = crew.go.with_name("door")
+    stale = crew.start(queue="apart", TASKHARBOR_DOOR=str(door))
+    knock = door.with_suffix(".knocked")
+    wait_until(knock.exists, what="the child")
+    freeze(stale)
+    crew.start()
+    crew.ended(job)
+    before = everything(job)
+    door.touch()
+    threads = Path(f"/proc/{knock.read_text()}/task")
+    wait_until(lambda: len([*threads.iterdir()]) > 1, what="a child that is ready and listens")
+    stale.send(signal.SIGCONT)
+    stale.line(f"{TOO_LATE}|{DROPPED}")
+    crew.dismiss(stale)
+    assert [line.fence for line in crew.history.lines("START")] == [2]
+    assert everything(job) == before
+    assert counts(job) == ("done", 2, 0, 1)
     crew.finish()
 
 
@@ -427,6 +487,22 @@ def test_a_transaction_that_a_coroutine_left_open_stops_nobody_and_is_undone(cre
 
 
 # -- the end of a process ------------------------------------------------------------------------
+
+
+def test_a_worker_told_to_stop_gives_back_what_it_does_not_finish(crew):
+    """Neither an attempt nor a loss is charged, and nobody has to wait for a lease to expire."""
+    jobs = [crew.enqueue(task, str(crew.go)) for task in HOLDERS]
+    worker = crew.start("--grace", "0.1", lease=60)
+    crew.signed("START", times=len(jobs))
+    worker.send(signal.SIGTERM)
+    assert worker.exit_code() == 0, worker.output
+    assert {counts(job) for job in jobs} == {("ready", 1, 0, 0)}
+    assert not Lease.objects.exists()
+    crew.open()
+    crew.start()
+    crew.ended(*jobs)
+    assert {counts(job) for job in jobs} == {("done", 2, 0, 0)}
+    crew.finish()
 
 
 @but_mariadb

@@ -398,7 +398,7 @@ def test_what_is_no_job_is_refused_and_nothing_is_cancelled(db, nonsense):
 
 def test_a_single_id_is_refused_with_a_hint(db):
     handle = add.enqueue(1, 1)
-    for single in (handle.id, str(handle.id)):
+    for single in (handle, handle.id, str(handle.id), handle.refresh()):
         with pytest.raises(InvalidJob, match="put a single one into a list"):
             cancel(single)
 

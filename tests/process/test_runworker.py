@@ -6,12 +6,15 @@ import os
 import re
 import signal
 import socket
+import subprocess
+import sys
 from datetime import timedelta
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.db import transaction
 
 from taskharbor_django.management import arguments
 from taskharbor_django.models import Job, Lease, Worker
@@ -484,3 +487,27 @@ def test_the_page_tells_of_every_option():
     page = (ROOT / "docs" / "reference" / "runworker.md").read_text("utf-8")
     told = re.findall(r"^\| `--([a-z-]+)", page, re.M)
     assert told == [*arguments.VALUES, *arguments.FLAGS]
+
+
+# -- called from code ----------------------------------------------------------------------------
+
+
+@pytest.mark.django_db
+def test_inside_a_transaction_it_refuses_to_run():
+    with transaction.atomic(), pytest.raises(CommandError, match="outside of atomic"):
+        call_command("runworker", burst=True)
+
+
+def test_a_database_in_memory_is_refused():
+    settings = {"DATABASE_URL": "sqlite://:memory:", "DJANGO_SETTINGS_MODULE": "tests.settings"}
+    refused = subprocess.run(
+        [sys.executable, "-m", "django", "runworker", "--burst"],
+        env=os.environ | settings,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert refused.returncode == 1
+    assert "is kept in memory" in refused.stderr
+    assert "Traceback" not in refused.stderr

@@ -171,7 +171,7 @@ def _fail(context):
     raise PermanentError("first")
 
 
-def _release(context):
+def _snooze(context):
     raise Snooze(3600)
 
 
@@ -187,7 +187,7 @@ def _progress(context):
 
 
 def _heartbeat(context):
-    """Long enough for a heartbeat, and never done."""
+    """Long enough for a heartbeat or a SIGTERM, and never done."""
     while True:
         time.sleep(LOOK_EACH)
 
@@ -205,7 +205,9 @@ FIRST_RUNS = {
     "ack": _ack,
     "retry": _retry,
     "fail": _fail,
-    "release": _release,
+    "exhaust": _retry,
+    "snooze": _snooze,
+    "release": _heartbeat,
     "cancel": _cancel,
     "heartbeat": _heartbeat,
     "progress": _progress,

@@ -127,6 +127,11 @@ def test_retry_on_leaves_other_exceptions_buried():
     assert decided(ValueError("x"), task).reason == DeadReason.PERMANENT
 
 
+def test_a_handler_that_says_temporary_is_believed_whatever_retry_on_names():
+    task = make_task(retry_on=(ConnectionError,))
+    assert decided(TemporaryError("x"), task).kind == OutcomeKind.RETRY
+
+
 def test_retry_on_can_name_a_permanent_failure():
     task = make_task(retry_on=(PermanentError,))
     assert decided(PermanentError("x"), task).kind == OutcomeKind.RETRY
