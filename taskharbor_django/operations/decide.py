@@ -35,6 +35,7 @@ logger = logging.getLogger(__name__)
 
 FIRST_MISS = timedelta(seconds=7)
 MAX_HANDLER_MISSES = 10
+TRACEBACK_READ = 200_000  # characters from its end
 SYSTEM_ERRORS = (MemoryError, SystemExit, KeyboardInterrupt, GeneratorExit)
 
 
@@ -179,7 +180,7 @@ def _traceback(error: BaseException, settings: Settings) -> str:
         text = "".join(traceback.format_exception(error))
     except Exception:  # noqa: BLE001  an exception whose own __str__ or __cause__ raises
         text = "".join(traceback.format_tb(error.__traceback__)) + type(error).__qualname__
-    return _shown(text, settings)
+    return _shown(text[-TRACEBACK_READ:], settings)
 
 
 def _shown(text: str, settings: Settings) -> str:

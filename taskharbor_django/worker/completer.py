@@ -122,22 +122,23 @@ class Completer(threading.Thread):
         outcomes = [outcome for _, outcome in batch]
         try:
             self._on_settling([running for running, _ in batch])
-            reach("completer.settling")
-            rejections = settle(self._driver, outcomes, now=self._clock.now())
-            reach("completer.settled")
+            with self._holdings.settling:
+                reach("completer.settling")
+                rejections = settle(self._driver, outcomes, now=self._clock.now())
+                reach("completer.settled")
+                self._sort_out(batch, rejections)
         except Exception as error:  # noqa: BLE001  no outcome is dropped, whatever it is
             self._pause = self._trouble.began(error)
             disconnect(self._driver.using)
             return False
         self._trouble.ended()
-        self._sort_out(batch, rejections)
         return True
 
     def _sort_out(self, batch: list[Finished], rejections: list[Rejection]) -> None:
-        refused = {id(rejection.outcome): rejection for rejection in rejections}
+        refused = {rejection.outcome.job_id: rejection for rejection in rejections}
         settled = []
         for running, outcome in batch:
-            rejection = refused.get(id(outcome))
+            rejection = refused.get(outcome.job_id)
             if rejection is None or rejection.repeated:
                 settled.append((running, outcome))
             elif isinstance(rejection.error, JobLocked | LeaseExpired):

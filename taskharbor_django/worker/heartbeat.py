@@ -26,6 +26,8 @@ from .trouble import Trouble, disconnect
 logger = logging.getLogger(__name__)
 
 SOONEST = 0.2
+SETTLE_FOR = 1.0
+LAST_BEATS = 3  # tries of the one that removes leases at the end
 
 
 class Heartbeat(threading.Thread):
@@ -67,18 +69,21 @@ class Heartbeat(threading.Thread):
         self.join()
 
     def run(self) -> None:
-        pause, last = self._interval, False
-        while not last:
+        pause, left = self._interval, LAST_BEATS
+        while left:
             self._now.wait(pause)
             self._now.clear()
             # Looked at before the beat: one that is under way at `close` is not the last.
-            pause, last = self._interval, self._stopping
+            pause, stopping = self._interval, self._stopping
             try:
                 self.beat()
                 self._trouble.ended()
+                left = 0 if stopping else LAST_BEATS
             except Exception as error:  # noqa: BLE001  the next beat may go through
                 disconnect(self._driver.using)
                 pause = min(self._trouble.began(error), max(SOONEST, self._interval / 4))
+                if stopping:
+                    pause, left = SOONEST, left - 1
             self._lose_overdue()
             self._on_turn()
         disconnect(self._driver.using)
@@ -100,9 +105,16 @@ class Heartbeat(threading.Thread):
         now = self._clock.now()
         renewed = self._driver.extend_leases(tokens + emptied, now=now, lease_for=self._lease)
         self._holdings.renewed(renewed, sent + self._lease.total_seconds())
-        for token in tokens:
-            if token not in renewed:
-                self._lose(token, "it was taken back")
+        missing = [token for token in tokens if token not in renewed]
+        if missing:
+            self._await_settle()
+        for token in missing:
+            self._lose(token, "it was taken back")
+
+    def _await_settle(self) -> None:
+        """Let a settle come to its end that may just have emptied the leases that are missing."""
+        if self._holdings.settling.acquire(timeout=SETTLE_FOR):
+            self._holdings.settling.release()
 
     def _read_notices(self, tokens: list[UUID]) -> None:
         notices = notices_for(self._driver, tokens)

@@ -71,6 +71,7 @@ class Holdings:
         self._leases: dict[UUID, dict[UUID, Running]] = {}
         self._valid_until: dict[UUID, float] = {}
         self._emptied: list[UUID] = []
+        self.settling = threading.Lock()  # held from a settle until its jobs are removed here
 
     def add(self, reservations: Iterable[Reservation], valid_until: float) -> list[Running]:
         """Take charge of what a reserve (or a look after one) brought; known ones are left."""

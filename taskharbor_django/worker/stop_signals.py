@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 STOP = (signal.SIGTERM, signal.SIGINT)
 STUCK = 4  # exit code of a process that did not come to its end in time
 MARGIN = 30.0  # what a worker may need after its grace: cancelling, settling, releasing
-ORPHANED = "its supervisor is gone"
+ORPHANED = "its supervisor stops, or is gone"
 
 _END_OF_LISTENING = b"\0"  # no signal has this number
 

@@ -100,10 +100,6 @@ class Child:
         self.due = steady() + self._pause
         return self._pause
 
-    def tell(self) -> None:
-        if self.process is not None:
-            self.process.terminate()
-
     def kill(self) -> None:
         """Kill it with all that it started and that stayed in its group."""
         process = self.process
@@ -189,6 +185,7 @@ class Supervisor:
         self._why = ""
         self._kill_at: float | None = None
         self._killed = False
+        self._held_end: int | None = None
 
     def stop(self, why: str) -> None:
         self._why = self._why or why
@@ -212,10 +209,16 @@ class Supervisor:
         finally:
             self.kill()
             self._lease_ender.close()
+            self._let_go()
             os.close(self._pipe)
-            os.close(self._held_end)
         logger.info("supervisor stopped")
         return STUCK if self._killed else 0
+
+    def _let_go(self) -> None:
+        """Close the end of the pipe by which children know that their supervisor lives."""
+        if self._held_end is not None:
+            os.close(self._held_end)
+            self._held_end = None
 
     def _is_over(self) -> bool:
         running = any(child.process for child in self._children)
@@ -265,8 +268,9 @@ class Supervisor:
             self._kill_at = steady() + self._patience
             text = "supervisor stops: %s; processes told: %d"
             logger.info(text, self._why, len(running), extra={"why": self._why})
-            for child in running:
-                child.tell()
+            # Not by a signal: who stops everything at once, as systemd may, has sent them one, and
+            # a second would end them at once.
+            self._let_go()
         elif running and steady() >= self._kill_at and not self._killed:
             self._killed = True
             logger.error("supervisor kills processes that did not stop: %d", len(running))

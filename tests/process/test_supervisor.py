@@ -79,6 +79,16 @@ def test_a_signal_lets_all_children_give_their_jobs_back(processes, files, numbe
     assert supervisor.session() == set()
 
 
+def test_a_signal_to_every_process_at_once_is_no_second_one(processes, files):
+    """As systemd does by default: the children have one from it, and none from the supervisor."""
+    supervisor = hold_two(files, processes, "--grace", "1")
+    for pid in supervisor.session():
+        kill(pid, signal.SIGTERM)
+    assert supervisor.exit_code() == 0
+    assert Job.objects.filter(state="ready", attempts=0, lease_losses=0).count() == 2
+    assert not Lease.objects.exists()
+
+
 def test_ctrl_c_in_a_terminal_reaches_the_children_once(processes, files):
     supervisor = hold_two(files, processes, "--grace", "0.3")
     os.killpg(supervisor.pid, signal.SIGINT)  # as a terminal does, to the whole group
@@ -102,7 +112,7 @@ def test_children_outlive_a_killed_supervisor_only_to_give_back(processes, files
     wait_until(lambda: not supervisor.session(), timeout=15, what="the end of the orphans")
     assert Job.objects.filter(state="ready", attempts=0, lease_losses=0).count() == 2
     assert not Lease.objects.exists()
-    assert len(supervisor.lines("stops: its supervisor is gone")) == 2
+    assert len(supervisor.lines("stops: its supervisor stops, or is gone")) == 2
 
 
 def test_children_of_a_supervisor_killed_while_they_start_end_too(processes, files):

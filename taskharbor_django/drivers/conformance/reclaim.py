@@ -79,11 +79,15 @@ class ReclaimRules(Harness):
             "lease_expires_at": None,
             "lease_losses": 3,
             "finished_at": held.lease.expires_at,
+            "failed_at": held.lease.expires_at,
+            "failure_category": "system",
             "reason": "lease_lost",
             "dead_letters": 1,
             "attempt_ends": ((1, "lost"), (2, "lost"), (3, "lost")),
         }
-        same(changed(before, self.look(held.job.id)), expected)
+        found = changed(before, self.look(held.job.id))
+        same(bool(found.pop("last_error")), True)  # it says why, in words of its own
+        same(found, expected)
 
     def test_a_limit_that_was_passed_already_buries_too(self) -> None:
         held = self.hold()
