@@ -5,13 +5,15 @@ from __future__ import annotations
 SHORT_RUN = 0.010
 FIRST_BATCH, LARGEST_BATCH = 50, 500
 REMEMBERED = 64
+BEGUN_WITHIN = 0.3
 
 
 class Appetite:
     """Watches how long runs take and whether claims come back full."""
 
-    def __init__(self, most: int | None = None) -> None:
+    def __init__(self, most: int | None = None, slots: int = 1) -> None:
         self._most = most
+        self._slots = slots
         self._batch = FIRST_BATCH
         self._runs: list[float] = []
         self._median = 0.0
@@ -48,7 +50,9 @@ class Appetite:
     def _prefetch(self) -> int:
         if self.sated or (self._most == 0) or not self._is_short():
             return 0
-        return self._batch if self._most is None else min(self._batch, self._most)
+        # No more than is begun within a part of the second after which it would be given back.
+        batch = min(self._batch, int(self._slots * BEGUN_WITHIN / self._median))
+        return batch if self._most is None else min(batch, self._most)
 
     def _is_short(self) -> bool:
         return 0.0 < self._median < SHORT_RUN

@@ -51,6 +51,7 @@ class AsyncPool:
         self._on_finished = on_finished
         self._holds = holds
         self._used_database = False
+        self._doubtful = False  # nothing has run for a while, it may be
 
     @property
     def free(self) -> int:
@@ -72,6 +73,7 @@ class AsyncPool:
 
     def put(self, reserved: Iterable[Running]) -> None:
         batch = list(reserved)
+        self._doubtful = self._doubtful or not self.busy
         self.busy.update(batch)
         self._loop.call_soon_threadsafe(self._begin_all, batch)
 
@@ -154,9 +156,10 @@ class AsyncPool:
             await self._clean()
 
     async def _clean(self) -> None:
-        # Async database access goes through one thread of asgiref's; its connection outlives jobs.
+        # Async database access goes through one thread of asgiref's and its one connection, which
+        # others may be in the midst of using.
         if self._used_database:
-            await sync_to_async(connections.clean)()
+            await sync_to_async(connections.undo if self.busy else connections.clean)()
 
     async def _end(self) -> None:
         if self._used_database:
@@ -172,7 +175,8 @@ class AsyncPool:
         begin(running, prepared, self._runtime)
         current.set(running.context)  # each asyncio task has a context of its own
         try:
-            if self._used_database and len(self.busy) == 1:  # nothing ran just before, it may be
+            doubtful, self._doubtful = self._doubtful, False
+            if doubtful and self._used_database:
                 await sync_to_async(connections.doubt)()
             value = await executor.call(prepared, running.context)
         except BaseException as error:  # noqa: BLE001  CancelledError and SystemExit are the job's

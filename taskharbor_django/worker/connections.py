@@ -20,16 +20,27 @@ def clean(opened: Iterable[Any] | None = None) -> None:
     Looks only at connections that this thread has; a task that uses none costs none.
     """
     for connection in _all() if opened is None else opened:
-        if connection.connection is None and not connection.in_atomic_block:
-            continue  # to ask for its autocommit would open it
-        if connection.in_atomic_block or not connection.get_autocommit():
-            # In this order: inside a transaction close() would keep what it has closed.
-            connection.in_atomic_block = False
-            connection.close()
-        else:
+        if not _undo(connection) and connection.connection is not None:
             connection.close_if_unusable_or_obsolete()
             connection.health_check_enabled = connection.settings_dict["CONN_HEALTH_CHECKS"]
         connection.queries_log.clear()
+
+
+def undo() -> None:
+    """End transactions that were left open, and leave alone what others may be using just now."""
+    for connection in _all():
+        _undo(connection)
+
+
+def _undo(connection: Any) -> bool:
+    if connection.connection is None and not connection.in_atomic_block:
+        return False  # to ask for its autocommit would open it
+    if not connection.in_atomic_block and connection.get_autocommit():
+        return False
+    # In this order: inside a transaction close() would keep what it has closed.
+    connection.in_atomic_block = False
+    connection.close()
+    return True
 
 
 def doubt(opened: Iterable[Any] | None = None) -> None:
@@ -39,6 +50,9 @@ def doubt(opened: Iterable[Any] | None = None) -> None:
     It may have gone while the thread had nothing to do. Django asks once, before the first query.
     """
     for connection in _all() if opened is None else opened:
+        pool = getattr(connection, "pool", None)
+        if pool is not None:
+            pool.check()
         if connection.connection is not None:
             connection.close_if_unusable_or_obsolete()
             connection.health_check_enabled = True

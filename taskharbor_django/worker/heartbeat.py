@@ -94,7 +94,11 @@ class Heartbeat(threading.Thread):
         emptied = self._holdings.take_emptied()
         tokens = self._holdings.tokens()
         if tokens or emptied:
-            self._renew(tokens, emptied, sent)
+            try:
+                self._renew(tokens, emptied, sent)
+            except Exception:
+                self._holdings.emptied_still(emptied)
+                raise
             self._read_notices(tokens + emptied)
         self._ask_for_doubtful(sent)
         self._on_beat()

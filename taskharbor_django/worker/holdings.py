@@ -104,6 +104,11 @@ class Holdings:
             emptied, self._emptied = self._emptied, []
         return emptied
 
+    def emptied_still(self, tokens: Iterable[UUID]) -> None:
+        """Take back what was told: the rows could not be removed."""
+        with self._lock:
+            self._emptied += tokens
+
     def tokens(self) -> list[UUID]:
         with self._lock:
             return list(self._leases)

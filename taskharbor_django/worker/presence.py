@@ -20,6 +20,7 @@ from ..operations.workers import Counts
 from . import banner, failures
 
 if TYPE_CHECKING:
+    from ..values import Outcome
     from .completer import Finished
     from .holdings import Running
     from .worker import Worker
@@ -38,6 +39,7 @@ class Presence:
         self._options = worker.options
         self._lock = threading.Lock()
         self._counts: dict[tuple[object, str], Counter[str]] = {}
+        self._runs = 0  # also those whose outcome is not stored yet
         self.tally = Counter(dict.fromkeys(OutcomeKind, 0))
 
     def start(self) -> None:
@@ -77,8 +79,11 @@ class Presence:
 
     # -- counting --------------------------------------------------------------------------------
 
-    def ran(self, running: Running) -> float:
-        """How long the run took, in seconds."""
+    def ran(self, running: Running, outcome: Outcome) -> float:
+        """Count a run that has ended; return how long it took, in seconds."""
+        if outcome.kind != OutcomeKind.RELEASE:
+            with self._lock:
+                self._runs += 1
         if running.started_at is None:
             return 0.0
         return (self._worker.clock.now() - running.started_at).total_seconds()
@@ -108,7 +113,7 @@ class Presence:
 
     def worn_out(self) -> str:
         """Why a new process should go on in place of this one; empty while none should."""
-        options, finished = self._options, self.tally.total() - self.tally[OutcomeKind.RELEASE]
+        options, finished = self._options, self._runs
         if options.max_jobs is not None and finished >= options.max_jobs:
             return f"jobs finished: {finished} (--max-jobs)"
         # Not before the first job, or a limit below what an idle process takes would let none run.

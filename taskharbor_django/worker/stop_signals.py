@@ -120,9 +120,9 @@ class StopSignals:
 
     def _orphaned(self) -> None:
         """The supervisor's end of the pipe is closed; it never writes."""
+        self._stop(ORPHANED)  # before the look, or it might be ready, and at work, after it
         if not self._target.ready:
             self._leave(0)
-        self._stop(ORPHANED)
 
     def _stop(self, why: str) -> None:
         self._deadline = self._deadline or steady() + self._patience

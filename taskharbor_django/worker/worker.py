@@ -57,7 +57,7 @@ class Worker:
         local = get_settings().clock == "local"
         self.clock = DatabaseClock(LocalClock().now if local else self.driver.now)
         self.holdings = Holdings()
-        self.appetite = Appetite(options.prefetch)
+        self.appetite = Appetite(options.prefetch, options.threads)
         self.ready = False
         self.replace = False
         self.told = False
@@ -272,7 +272,7 @@ class Worker:
     # -- called by the parts ---------------------------------------------------------------------
 
     def _finished(self, running: Running, outcome: Outcome) -> None:
-        self.appetite.ran(self._presence.ran(running))
+        self.appetite.ran(self._presence.ran(running, outcome))
         self.appetite.slot_freed()
         if running.settled:
             self.holdings.remove(running)

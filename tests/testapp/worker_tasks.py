@@ -135,6 +135,22 @@ def backend():
 
 
 @task
+async def acount():
+    return await Ledger.objects.acount()
+
+
+@task
+async def iterate():
+    """Be in the midst of a query until the test opens the gate, and then read on."""
+    seen = 0
+    async for _ in Ledger.objects.aiterator(chunk_size=5):
+        seen += 1
+        while not gates["iterate"].is_set():  # noqa: ASYNC110  a thread opens it
+            await asyncio.sleep(0.01)
+    return seen
+
+
+@task
 async def abackend():
     await Ledger.objects.acount()
     return await sync_to_async(lambda: connection.connection.info.backend_pid)()

@@ -30,7 +30,7 @@ def test_the_median_counts_and_not_the_slowest():
 
 
 def test_a_batch_grows_while_claims_come_back_full():
-    appetite = with_runs_of(0.001)
+    appetite = with_runs_of(0.001, slots=8)
     for _ in range(10):
         wanted = appetite.wants(free=0, waiting=0)
         appetite.claimed(wanted, wanted)
@@ -56,3 +56,11 @@ def test_what_had_to_be_given_back_is_not_prefetched_again_until_a_slot_frees():
 def test_prefetch_can_be_bounded_and_switched_off():
     assert with_runs_of(0.001, most=10).wants(free=1, waiting=0) == 11
     assert with_runs_of(0.001, most=0).wants(free=1, waiting=0) == 1
+
+
+def test_no_more_is_prefetched_than_is_begun_before_it_would_be_given_back():
+    appetite = with_runs_of(0.009, slots=2)
+    for _ in range(10):
+        wanted = appetite.wants(free=0, waiting=0)
+        appetite.claimed(wanted, wanted)
+    assert appetite.wants(free=0, waiting=0) == 66  # 0.3 s of two threads

@@ -529,3 +529,32 @@ def test_a_connection_that_died_while_nothing_ran_is_replaced(monkeypatch, task)
         after.wait(20)
     assert facts(after) == ("done", 1, 0, 0)
     assert after.result != before.result
+
+
+def test_the_end_of_a_coroutine_leaves_the_connection_to_the_others():
+    """All share one; by default Django closes it after each use that has an end."""
+    Ledger.objects.bulk_create(Ledger(name=f"row {number}", amount=1) for number in range(30))
+    long = tasks.iterate.using(max_attempts=1).enqueue()
+    with working():
+        for _ in range(5):
+            tasks.acount.enqueue().wait(20)
+        tasks.gates["iterate"].set()
+        assert long.wait(20).state == JobState.DONE
+    assert long.result == 30
+
+
+@pytest.mark.postgresql
+def test_a_connection_that_died_is_replaced_for_all_coroutines_of_a_batch():
+    settings = connections["default"].settings_dict
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(settings, "CONN_MAX_AGE", None)
+        with working() as worker:
+            before = tasks.abackend.enqueue()
+            before.wait(20)
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT pg_terminate_backend(%s)", [before.result])
+            with transaction.atomic():
+                after = [tasks.abackend.enqueue() for _ in range(4)]
+            assert [handle.wait(20).state for handle in after] == ["done"] * 4
+            assert worker.coroutines.busy == set()
+    assert {facts(handle) for handle in after} == {("done", 1, 0, 0)}
