@@ -6,7 +6,6 @@ import socket
 import subprocess
 import sys
 import threading
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -90,7 +89,7 @@ def enqueue_into(port, engine, options=None, timeout=2):
     return json.loads(done.stdout)
 
 
-needs_mysql = pytest.mark.skipif(not find_spec("MySQLdb"), reason="mysqlclient is not installed")
+needs_mysql = pytest.mark.mariadb  # where its client is installed
 
 
 @pytest.mark.parametrize(
@@ -153,7 +152,7 @@ def test_the_limit_reaches_the_driver_of_the_database(monkeypatch):
     assert (parameters["connect_timeout"], parameters["tcp_user_timeout"]) == (30, 30_000)
 
 
-@pytest.mark.skipif(not find_spec("MySQLdb"), reason="mysqlclient is not installed")
+@needs_mysql
 def test_mysqlclient_has_a_limit_of_its_own(monkeypatch):
     connection, _ = a_connection(monkeypatch, "mysql")
     bound_waiting("default")

@@ -43,6 +43,17 @@ def test_what_the_database_refuses_for_another_reason_is_raised(driver, monkeypa
         put(driver, 2)
 
 
+def test_so_it_is_of_a_single_job(driver):
+    def refuse(execute, sql, params, many, context):
+        if sql.startswith("INSERT"):
+            raise IntegrityError("some other constraint")
+        return execute(sql, params, many, context)
+
+    refused = pytest.raises(IntegrityError, match="some other")
+    with driver.connection.execute_wrapper(refuse), refused:
+        driver.enqueue(JobRecord(task="t"))
+
+
 def test_a_lease_that_goes_between_the_look_and_the_renewal_is_expired(driver, monkeypatch):
     (held,) = hold(driver)
     monkeypatch.setattr(driver, "_renew", lambda *_: {})
