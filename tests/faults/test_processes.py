@@ -358,7 +358,7 @@ def test_a_supervisor_survives_a_poisonous_job(crew):
     assert counts(poison) == ("dead", 3, 2, 1)
     assert {counts(job)[0] for job in others} == {"done"}
     assert {counts(job)[2:] for job in others} <= {(0, 0), (0, 1)}
-    assert len(supervisor.lines("died")) == 1
+    assert len(supervisor.lines(r"process \d+ .* died")) == 1
     crew.finish()
 
 
