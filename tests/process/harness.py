@@ -26,6 +26,8 @@ READ_FOR = 2.0  # orphans may keep the output open
 # A pytest that is killed cannot clean up: then the kernel does.
 LEASH = ["setpriv", "--pdeathsig", "KILL", "--"] if shutil.which("setpriv") else []
 TROUBLE = re.compile(r"Traceback|Exception ignored|Warning:")
+# The line of a dead job and its traceback, which is the job's trouble and not the worker's.
+DEAD = re.compile(r"^\S+ \S+ ERROR .* is dead \(.*(\n(?!\d{4}-\d\d-\d\d ).*)*", re.MULTILINE)
 
 
 def wait_until(condition, *, timeout=PATIENCE, what="the condition"):
@@ -67,7 +69,7 @@ class Processes:
             process.close()
         for process in self._started:
             if not process.expect_trouble:
-                assert not TROUBLE.search(process.output), process.output
+                assert not TROUBLE.search(DEAD.sub("", process.output)), process.output
 
 
 class Process:
