@@ -12,39 +12,46 @@ from .conftest import reservation
 
 
 @pytest.fixture
-def pool(clock):
-    """A pool whose threads note what they draw, and run nothing."""
-    drawn = []
+def pool_that(clock):
+    """Make pools whose threads do with a job what they are told, and run nothing."""
+    made = []
 
-    class Noting(ThreadPool):
-        def _run(self, running):
-            drawn.append(running)
+    def make(do, size):
+        class Pool(ThreadPool):
+            def _run(self, running):
+                do(running)
 
-    made = Noting(
-        4,
-        runtime=None,
-        clock=clock,
-        on_finished=lambda *_: None,
-        holds=lambda _: True,
-        isolated=None,
-        using="default",
-    )
-    made.drawn = drawn
-    made.start()
-    yield made
-    assert made.close(10)
+        made.append(
+            Pool(
+                size,
+                runtime=None,
+                clock=clock,
+                on_finished=lambda *_: None,
+                holds=lambda _: True,
+                isolated=None,
+                using="default",
+            )
+        )
+        made[-1].start()
+        return made[-1]
+
+    yield make
+    for pool in made:
+        assert pool.close(10)
 
 
-def test_what_is_taken_back_was_not_drawn(pool, hold):
+def test_what_is_taken_back_was_not_drawn(pool_that, hold):
     """By the threads, which draw while it is being taken."""
+    drawn = []
+    pool = pool_that(drawn.append, size=4)
     for _ in range(200):
-        pool.drawn.clear()
+        drawn.clear()
         running = hold(*[reservation() for _ in range(40)])
         pool.put(running)
         taken = pool.take_back()
         until_at_rest(pool)
-        assert len(taken) + len(pool.drawn) == 40
-        assert set(taken).isdisjoint(pool.drawn)
+        assert len(taken) + len(drawn) == 40
+        assert set(taken).isdisjoint(drawn)
 
 
 def until_at_rest(pool):
@@ -55,30 +62,19 @@ def until_at_rest(pool):
     raise AssertionError("the threads did not come to rest")
 
 
-def test_a_pool_with_a_running_job_is_not_at_rest(clock, hold):
+def test_a_pool_with_a_running_job_is_not_at_rest(pool_that, hold):
     begun, go = threading.Event(), threading.Event()
 
-    class Waiting(ThreadPool):
-        def _run(self, running):
-            begun.set()
-            go.wait(20)
+    def wait(_running):
+        begun.set()
+        go.wait(20)
 
-    pool = Waiting(
-        2,
-        runtime=None,
-        clock=clock,
-        on_finished=lambda *_: None,
-        holds=lambda _: True,
-        isolated=None,
-        using="default",
-    )
-    pool.start()
+    pool = pool_that(wait, size=2)
     pool.put(hold(reservation()))
     assert begun.wait(20)
     assert not pool.at_rest
     go.set()
     until_at_rest(pool)
-    assert pool.close(10)
 
 
 @pytest.mark.parametrize(
