@@ -17,7 +17,7 @@ Strategy = Callable[[int, timedelta, timedelta], timedelta | float]
 # -- the strategies: attempt, initial, maximum -> delay ---------------------------------------
 
 
-def constant(attempt: int, initial: timedelta, maximum: timedelta) -> timedelta:  # noqa: ARG001
+def constant(attempt: int, initial: timedelta, maximum: timedelta) -> timedelta:  # noqa: ARG001  the signature of all strategies
     """Wait the same time before every retry."""
     return min(initial, maximum)
 

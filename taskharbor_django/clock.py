@@ -18,6 +18,20 @@ def steady() -> float:
     return time.clock_gettime(_STEADY)
 
 
+_pretended: Callable[[], datetime | None] | None = None
+
+
+def pretend(now: Callable[[], datetime | None]) -> None:
+    """For tests: ask this for the time; None stands for the real one."""
+    global _pretended  # noqa: PLW0603  one for the process
+    _pretended = now
+
+
+def pretended() -> datetime | None:
+    """The time that a test is at; None in earnest."""
+    return None if _pretended is None else _pretended()
+
+
 class Clock(Protocol):
     def now(self) -> datetime: ...
 
@@ -51,14 +65,13 @@ class DatabaseClock:
 
     def __init__(self, ask: Callable[[], datetime]) -> None:
         self._ask = ask
-        self._offset: tuple[datetime, float] | None = None
+        self._offset: float | None = None  # of its time, in seconds of the epoch
 
     def now(self) -> datetime:
         """The time as last learnt, carried on; asks when nothing was learnt yet."""
         if self._offset is None:
             self.measure()
-        told, at = self._offset  # type: ignore[misc]  # measure() has set it
-        return told + timedelta(seconds=steady() - at)
+        return datetime.fromtimestamp(steady() + self._offset, UTC)  # type: ignore[operator]
 
     def measure(self) -> None:
         """Ask the database now, and again when the answer took too long to say when it was true."""
@@ -72,4 +85,4 @@ class DatabaseClock:
 
     def learn(self, told: datetime, sent: float, received: float) -> None:
         """Take over a time that came with an answer; it was true between those two instants."""
-        self._offset = told, (sent + received) / 2
+        self._offset = told.timestamp() - (sent + received) / 2

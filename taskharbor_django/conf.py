@@ -27,13 +27,14 @@ from django.utils.module_loading import import_string
 from . import backoff as backoffs
 from .lifecycle import QUEUE_NAME_PATTERN
 from .payload import Codec
+from .schedules import Declared, declare
 from .values import COUNT_MAX, DURATION_MAX, IDEMPOTENCY_TTL
 
 SECOND, MINUTE, DAY = timedelta(seconds=1), timedelta(minutes=1), timedelta(days=1)
 MIB = 1024 * 1024
 REFUSED = (TypeError, ValueError)
 CODECS = {"json": "taskharbor_django.payload.JSONCodec"}
-RETENTION = {"done": 7 * DAY, "cancelled": 7 * DAY, "dead": None}
+RETENTION = {"done": 7 * DAY, "cancelled": 7 * DAY, "dead": None, "statistics": 30 * DAY}
 MASKED = "password passwd passphrase secret token authorization cookie key credential signature"
 
 
@@ -123,6 +124,15 @@ def _callback_hosts(value: Any) -> Mapping[str, IPv4Network | IPv6Network | None
     return MappingProxyType({name: ip_network(net) if eq else None for name, eq, net in pairs})
 
 
+def _schedules(value: Any) -> Mapping[str, Declared]:
+    if not isinstance(value, Mapping) or not all(isinstance(it, Mapping) for it in value.values()):
+        raise TypeError
+    options = {name: {str(key): it for key, it in value[name].items()} for name in value}
+    return MappingProxyType(
+        {name: declare(name, given.pop("task", None), **given) for name, given in options.items()}
+    )
+
+
 def _codec(value: Any) -> Codec:
     try:
         found = import_string(CODECS.get(value, value)) if isinstance(value, str) else value
@@ -144,7 +154,10 @@ QUEUE_NAME = Kind("1 to 128 of A-Z a-z 0-9 _ . : -", partial(_text, pattern=QUEU
 QUEUE_DATABASES = Kind("a dict of queue names to aliases of DATABASES", _queue_databases)
 TEXT = Kind("a string that is not empty", _text)
 TEXTS = Kind("a list of strings that are not empty", _texts)
-STATES = Kind("a dict of done, cancelled or dead to a timedelta, seconds or None", _retention)
+STATES = Kind(
+    "a dict of done, cancelled, dead or statistics to a timedelta, seconds or None", _retention
+)
+SCHEDULES = Kind("a dict of names to dicts of a task and the options of a schedule", _schedules)
 HOSTS = Kind("a list of 'host' or 'host=network'", _callback_hosts)
 CODEC = Kind("'json', or a class or its dotted path, with encode and decode", _codec)
 BACKOFF = Kind("a strategy's name, a dict of its numbers, or a function", backoffs.parse)
@@ -189,6 +202,7 @@ class Settings:
     record_attempts: str = entry("failures", choice("failures", "all"), "Attempts that leave a row")
     retention: Mapping[str, timedelta | None] = entry(RETENTION, STATES,
         "How long ended jobs stay; None: for good, 0 for done deletes a job as it is acked")
+    schedules: Mapping[str, Declared] = entry({}, SCHEDULES, "Recurring work, beside @schedule")
     result_ttl: timedelta | None = entry(DAY, KEPT, "How long results stay; None: like the job")
     workflow_max_jobs: int = entry(10_000, COUNT, "Jobs in one workflow")
     max_dependencies: int = entry(1_000, COUNT, "Jobs that one after= or after_any= may name")

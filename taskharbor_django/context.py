@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from datetime import datetime
 from typing import Any, Protocol
@@ -19,19 +21,24 @@ class Runtime(Protocol):
     def load_checkpoint(self, data: bytes) -> Any: ...
     def previous_attempt_id(self, context: JobContext) -> int | None: ...
     def progressed(self, context: JobContext) -> None: ...
+    def add(self, context: JobContext, part: Any, key: str | None) -> Any: ...
 
 
 class JobContext:
     """Facts about the run, cancellation, progress and checkpoints; safe to use from any thread."""
+
+    # Answered for by the class until a handler, or whoever stops it, says otherwise.
+    progress: tuple[int, str] | None = None
+    additions: Sequence[Any] = ()
+    """what an atomic task adds to its workflow; written with its ack"""
+    _why_cancelled = ""
 
     def __init__(
         self, reservation: Reservation, runtime: Runtime, deadline: datetime | None = None
     ) -> None:
         self.reservation = reservation
         self.deadline = deadline
-        self.progress: tuple[int, str] | None = None
         self._runtime = runtime
-        self._why_cancelled = ""
 
     # -- who and what ----------------------------------------------------------------------------
 
@@ -106,6 +113,39 @@ class JobContext:
     def save_checkpoint(self, value: Any) -> None:
         """Store a value that survives retries; raises when the lease is lost or it cannot."""
         self._runtime.save_checkpoint(self, value)
+
+    # -- the workflow ----------------------------------------------------------------------------
+
+    def add(self, part: Any, *, key: str | None = None) -> Any:
+        """
+        Put a signature, or a chain, group or chord, into the job's workflow; return its handle.
+
+        Who waits for this job waits for it too. A key makes it the same in every attempt.
+        """
+        return self._runtime.add(self, part, key)
+
+    async def aadd(self, part: Any, *, key: str | None = None) -> Any:
+        return await asyncio.to_thread(self.add, part, key=key)
+
+
+Carry = Callable[[str, str, UUID], Mapping[str, str] | None]
+
+_carry: Carry | None = None
+
+
+def carry_through(carry: Carry | None) -> None:
+    """Let this say what a new job carries for tracing; it is given task, queue and id."""
+    global _carry  # noqa: PLW0603  one for the process
+    _carry = carry
+
+
+def carries() -> bool:
+    """Say whether a new job may carry something; if so, each its own."""
+    return _carry is not None
+
+
+def carried(task: str, queue: str, job_id: UUID) -> Mapping[str, str] | None:
+    return None if _carry is None else _carry(task, queue, job_id)
 
 
 current: ContextVar[JobContext | None] = ContextVar("taskharbor_job", default=None)

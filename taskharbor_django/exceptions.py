@@ -38,8 +38,16 @@ class InvalidTask(TaskHarborError, ValueError):
     """The task is declared with options that do not fit."""
 
 
+class InvalidSchedule(TaskHarborError, ValueError):
+    """The schedule is declared with options that do not fit."""
+
+
 class UnknownTask(TaskHarborError, LookupError):
     """No installed app has registered a task of this name."""
+
+
+class UnknownSchedule(TaskHarborError, LookupError):
+    """There is no schedule of this name."""
 
 
 class DuplicateJob(TaskHarborError):
@@ -48,6 +56,38 @@ class DuplicateJob(TaskHarborError):
 
 class IdempotencyConflict(TaskHarborError):
     """The idempotency key was used before, with other arguments."""
+
+
+class TransactionElsewhere(TaskHarborError):
+    """The transaction that is open is one of another database than the job's."""
+
+    queue: str = ""
+    using: str = ""
+    open_in: list[str]
+
+
+class InvalidWorkflow(TaskHarborError, ValueError):
+    """The jobs cannot be made to wait for each other like this."""
+
+
+class DependencyCycle(InvalidWorkflow):
+    """Jobs of the workflow wait for each other in a circle."""
+
+
+class UnknownDependency(InvalidWorkflow, LookupError):
+    """A job that is to be waited for does not exist."""
+
+
+class TooManyDependencies(InvalidWorkflow):
+    """A job names more jobs to wait for than MAX_DEPENDENCIES allows."""
+
+
+class TooDeep(InvalidWorkflow):
+    """A path of dependencies is longer than MAX_DEPTH allows."""
+
+
+class TooManyJobs(InvalidWorkflow):
+    """The workflow has more jobs than WORKFLOW_MAX_JOBS allows."""
 
 
 # -- what a driver answers --------------------------------------------------------------------
@@ -69,6 +109,10 @@ class JobNotFound(JobNotInflight):
     """There is no job with this id."""
 
 
+class WorkflowNotFound(TaskHarborError, LookupError):
+    """There is no workflow with this id."""
+
+
 class StaleLease(TaskHarborError):
     """The job is no longer held by the lease that was shown."""
 
@@ -83,6 +127,10 @@ class LeaseMismatch(StaleLease):
 
 class JobLocked(TaskHarborError):
     """Another transaction holds the job's row; nothing was changed, try again."""
+
+
+class NotSettled(TaskHarborError):
+    """What follows the end of the job has failed; nothing was changed, try again."""
 
 
 # -- what a handle answers --------------------------------------------------------------------

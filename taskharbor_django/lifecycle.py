@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from django.db.models import TextChoices
+from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
 QUEUE_NAME_PATTERN = r"\A[A-Za-z0-9_.:-]{1,128}\Z"
@@ -113,6 +114,10 @@ class Priority(enum.IntEnum):
     BULK = 100
 
     @property
+    def label(self) -> Promise:
+        return _PRIORITIES[self]
+
+    @property
     def level(self) -> int:
         return (self.value + 100) // 50
 
@@ -121,6 +126,13 @@ class Priority(enum.IntEnum):
         return cls(level * 50 - 100)
 
 
+_PRIORITIES = {
+    Priority.CRITICAL: _("critical"),
+    Priority.HIGH: _("high"),
+    Priority.NORMAL: _("normal"),
+    Priority.LOW: _("low"),
+    Priority.BULK: _("bulk"),
+}
 PRIORITY_FIRST, PRIORITY_LAST = -100, 100
 
 
@@ -150,6 +162,30 @@ class OutcomeKind(TextChoices):
     FAIL = "fail", _("fail")
     RELEASE = "release", _("release")
     CANCEL = "cancel", _("cancel")
+
+
+class DependencyKind(TextChoices):
+    """What a job waits for in another one."""
+
+    AFTER = "after", _("done")
+    AFTER_END = "after_end", _("ended")
+    AFTER_ANY = "after_any", _("the first end")
+
+
+class WorkflowState(TextChoices):
+    """How a workflow is: open, or how the worst of its jobs has ended."""
+
+    OPEN = "open", _("open")
+    DONE = "done", _("done")
+    DEAD = "dead", _("dead")
+    CANCELLED = "cancelled", _("cancelled")
+
+
+class Input(TextChoices):
+    """How a job takes the results of those it waited for, before its own arguments."""
+
+    VALUE = "value", _("one result")
+    LIST = "list", _("a list of results")
 
 
 class AttemptEnd(TextChoices):

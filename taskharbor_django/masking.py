@@ -140,6 +140,12 @@ def mask_text(text: str, keys: Collection[str]) -> str:
     return _BEARER.sub(rf"\1 {MASK}", _mask_named(text, words))
 
 
+def mask_url(url: str, keys: Collection[str]) -> str:
+    """Hide the password and the query of a URL: whoever knows these can use it."""
+    head, sign, query = url.partition("?")
+    return mask_text(head, keys) + sign + (MASK if query else "")
+
+
 def _mask_named(text: str, words: tuple[str, ...]) -> str:
     pieces: list[str] = []
     done = 0

@@ -140,6 +140,7 @@ _OPTION_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "atomic": _FLAG,
     "takes_context": _FLAG,
     "keep": _FLAG,
+    "record_attempts": (lambda value: value in ("failures", "all"), "'failures' or 'all'"),
     "retry_on": _FAILURES,
     "bury_on": _FAILURES,
     "aliases": (_are_names, "task names"),

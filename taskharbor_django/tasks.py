@@ -40,6 +40,8 @@ class Submission:
     correlation_id: str | None = None
     callback_url: str = ""
     lifetime: Limit = DEFAULT
+    after: tuple[Any, ...] = ()
+    after_any: tuple[Any, ...] = ()
 
 
 class Submitter(Protocol):
@@ -55,9 +57,11 @@ class Submitter(Protocol):
 _submitter: Submitter | None = None
 
 
-def submit_through(submitter: Submitter) -> None:
-    global _submitter  # noqa: PLW0603  one for the process
-    _submitter = submitter
+def submit_through(submitter: Submitter) -> Submitter | None:
+    """Store calls through this one from now on; return the one before."""
+    global _submitter
+    before, _submitter = _submitter, submitter
+    return before
 
 
 def _submit() -> Submitter:
@@ -73,6 +77,17 @@ class Call:
     task: Task[Any, Any]
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Signature(Call):
+    """A call that can be a step of a workflow; an immutable one takes no results."""
+
+    immutable: bool = False
+
+    def enqueue(self) -> Any:
+        """Store it as a job of its own; return its handle."""
+        return _submit().enqueue(self)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -94,6 +109,7 @@ class Task(Generic[P, R]):
     lifetime: Limit = DEFAULT
     result_ttl: Limit = DEFAULT
     keep: bool = True
+    record_attempts: str | None = None
     aliases: tuple[str, ...] = ()
     description: str = ""
     submission: Submission = Submission()
@@ -140,6 +156,11 @@ class Task(Generic[P, R]):
     def _shapes(self) -> set[tuple[Any, ...]]:
         return set()
 
+    @functools.cached_property
+    def memory(self) -> dict[str, Any]:
+        """What a submitter keeps of this task, so that the next call costs less."""
+        return {}
+
     # -- enqueue ---------------------------------------------------------------------------------
 
     def using(self, **options: Any) -> Task[P, R]:
@@ -153,6 +174,9 @@ class Task(Generic[P, R]):
         for name in ("delay", "timeout", "lifetime", "idempotency_ttl"):
             if options.get(name) is not None:
                 options[name] = duration_option(name, options[name])
+        for name in ("after", "after_any"):
+            if name in options:
+                options[name] = _several(name, options[name])
         submission = dataclasses.replace(self.submission, **options)
         if submission.run_at is not None and submission.delay is not None:
             raise InvalidJob("delay: give run_at or delay, not both", field="delay")
@@ -163,12 +187,20 @@ class Task(Generic[P, R]):
         """These arguments for this task, to be given to enqueue_many."""
         return Call(self, args, kwargs)
 
+    def s(self, /, *args: Any, **kwargs: Any) -> Signature:
+        """These arguments for this task, to be put into a workflow."""
+        return Signature(self, args, kwargs)
+
+    def si(self, /, *args: Any, **kwargs: Any) -> Signature:
+        """The same, and no result of a step before it is put in front of these arguments."""
+        return Signature(self, args, kwargs, immutable=True)
+
     def enqueue(self, /, *args: Any, **kwargs: Any) -> Any:
         """Store a job in the caller's transaction; return its handle."""
         return _submit().enqueue(Call(self, args, kwargs))
 
     def enqueue_on_commit(self, /, *args: Any, **kwargs: Any) -> None:
-        """Store a job once the transaction on the default database has committed."""
+        """Store a job once the caller's transactions, of whatever database, have committed."""
         _submit().enqueue_on_commit(Call(self, args, kwargs))
 
     def enqueue_many(
@@ -204,6 +236,16 @@ class Task(Generic[P, R]):
         if isinstance(item, dict):
             return Call(self, (), item)
         raise _no_item(item, "tuples of args, dicts of kwargs, or calls")
+
+
+def _several(name: str, jobs: Any) -> tuple[Any, ...]:
+    """Jobs to wait for: one, or any number of them."""
+    if jobs is None:
+        return ()
+    one = isinstance(jobs, str | UUID) or hasattr(jobs, "id")
+    if not one and not isinstance(jobs, Iterable):
+        raise InvalidJob(f"{name}: {shown(jobs)} is no job to wait for", field=name)
+    return (jobs,) if one else tuple(jobs)
 
 
 def _no_item(item: Any, wanted: str) -> InvalidJob:
@@ -258,6 +300,10 @@ class Registry:
 
     def __contains__(self, name: str) -> bool:
         return name in self._tasks
+
+    def names(self) -> list[str]:
+        """All names that jobs may have been stored under, aliases too."""
+        return sorted(self._tasks)
 
     def __iter__(self) -> Any:
         return iter(sorted({task.name: task for task in self._tasks.values()}.items()))

@@ -63,6 +63,9 @@ class JobRecord:
     workflow: UUID | None = None
     dependencies_left: int = 0
     has_dependents: bool = False
+    input: str = ""
+    inputs: tuple[Any, ...] = ()
+    """what was read for `input`; never stored"""
     schedule: int | None = None
     schedule_slot: datetime | None = None
     replay_of: UUID | None = None
@@ -75,8 +78,32 @@ class JobRecord:
 
     def validate(self) -> None:
         """Raise InvalidJob, naming the field, for what no driver may store."""
+        if "_kin" in self.__dict__:
+            return
         for name, problem in _problems(self):
             raise InvalidJob(f"{name}: {problem}", field=name)
+        self.__dict__["_kin"] = {}
+
+    @property
+    def kin(self) -> dict[str, Any]:
+        """What a driver remembers of a valid record; one and the same for all made alike."""
+        return self.__dict__.get("_kin", {})  # type: ignore[no-any-return]
+
+    def alike(self, payload: bytes) -> JobRecord:
+        """A new job with another payload and, but for the id, nothing else that differs."""
+        record, facts = (
+            object.__new__(JobRecord),
+            self.__dict__ | {"id": uuid4(), "payload": payload},
+        )
+        object.__setattr__(record, "__dict__", facts)
+        return record
+
+    def apart(self) -> JobRecord:
+        """The same job in a record that nothing shares: who makes a plan writes into its fields."""
+        record, facts = object.__new__(JobRecord), dict(self.__dict__)
+        facts.pop("_kin", None)
+        object.__setattr__(record, "__dict__", facts)
+        return record
 
 
 def _problems(record: JobRecord) -> Any:
@@ -233,7 +260,8 @@ class FailureUpdate:
     traceback: str = ""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+# Not slotted either: 0.8 us an ack against 3.3 for the constructor.
+@dataclass(frozen=True, kw_only=True)
 class Outcome:
     """What became of one reservation; `settle` applies it if the token still holds."""
 
@@ -255,6 +283,17 @@ class Outcome:
     """release: when it may run again; None keeps its place in line"""
     missed: bool = False
     """release: nobody here knows the task; counts a handler miss"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Failure:
+    """What a finalizer with `run_on_failure` finds in the place of a result that is missing."""
+
+    job_id: UUID
+    state: str
+    category: str = ""
+    code: str = ""
+    error: str = ""
 
 
 @dataclass(frozen=True, slots=True)

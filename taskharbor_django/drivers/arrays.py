@@ -7,13 +7,17 @@ Measured for inserts of 1,000: bulk_create() 9,100 jobs/s, arrays 56,000.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime, timedelta
+from operator import attrgetter
 from typing import Any
 
 from ..lifecycle import JobState
 from ..values import JobRecord
 from . import rows
 from .inserts import OPTIONAL, SERVER_CLOCKS, next_seq
+
+MICROSECOND, TICK = timedelta(microseconds=1), "interval '1 microsecond'"
 
 
 class Given:
@@ -29,12 +33,26 @@ class Given:
 
     def column(self, name: str, kind: str, values: Sequence[Any], *, varies: bool = False) -> str:
         """Hand in one value per row; one parameter will do when all are the same."""
-        first = values[0]
-        if not varies and all(value is first or value == first for value in values):
-            return self.scalar(name, kind, first)
-        self.parameters[name] = _literal(values) if kind in _PLAIN else values
+        if not varies and values.count(values[0]) == len(values):
+            return self.scalar(name, kind, values[0])
+        text = _TEXTS.get(kind)
+        self.parameters[name] = values if text is None else _literal(values, text)
         self._arrays[name] = kind
         return f"g.{name}"
+
+    def instants(self, name: str, values: Sequence[datetime | None], now: datetime) -> str:
+        """
+        Hand in times as their distance from `now`, which was handed in before by that name.
+
+        A time as text takes 1.2 us to write, its distance 0.3.
+        """
+        if values.count(values[0]) == len(values):
+            return self.scalar(name, "timestamptz", values[0])
+        ticks = [None if value is None else (value - now) // MICROSECOND for value in values]
+        # The server multiplies in floating point, which is exact up to here: 285 years.
+        if any(tick is not None and abs(tick) >= 2**53 for tick in ticks):
+            return self.column(name, "timestamptz", values)
+        return f"(%(now)s::timestamptz + {self.column(name, 'bigint', ticks)} * {TICK})"
 
     def reference(self, name: str) -> str:
         """The SQL that reads a column that was handed in before."""
@@ -46,13 +64,25 @@ class Given:
         return f"unnest({arrays}) AS g ({', '.join(self._arrays)})"
 
 
-# Types whose text needs no quotes inside an array. psycopg dumps arrays item by item: 18 % of what
+def _bytes_text(value: bytes | bytearray | memoryview) -> str:
+    return rf'"\\x{value.hex()}"'
+
+
+# Types whose text in an array is known here. psycopg dumps arrays item by item: 18 % of what
 # a worker with short jobs spent.
-_PLAIN = {"uuid", "timestamptz", "timestamp with time zone", "bigint", "integer", "smallint"}
+_TEXTS: dict[str, Callable[[Any], str]] = {
+    "uuid": attrgetter("hex"),  # str of a UUID takes thrice as long
+    "timestamptz": str,
+    "timestamp with time zone": str,
+    "bigint": str,
+    "integer": str,
+    "smallint": str,
+    "bytea": _bytes_text,
+}
 
 
-def _literal(values: Sequence[Any]) -> str:
-    return f"{{{','.join('NULL' if value is None else str(value) for value in values)}}}"
+def _literal(values: Sequence[Any], text: Callable[[Any], str]) -> str:
+    return f"{{{','.join(['NULL' if value is None else text(value) for value in values])}}}"
 
 
 def kind_of(name: str, connection: Any) -> str:
@@ -66,26 +96,42 @@ def insert_from(
 ) -> tuple[str, dict[str, Any]]:
     """One INSERT of all records; those without a created_at get the server's time."""
     given = Given()
-    cells = dict(_columns(given, records, connection)) | _times(given, records)
+    cells = dict(_own(given, records))
+    if _are_alike(records):
+        records = records[:1]  # stands for all
+    cells |= dict(_columns(given, records, connection)) | _times(given, records)
     table, quoted = rows.quoted(using)
     into = ", ".join(quoted[name] for name in cells)
     values = ", ".join(cells.values())
     # Names come from the model, values are parameters.
-    sql = f"INSERT INTO {table} ({into}) SELECT {values} FROM {given.source()}"  # noqa: S608
+    sql = f"INSERT INTO {table} ({into}) SELECT {values} FROM {given.source()}"  # noqa: S608  names from the model, values as parameters
     return sql, given.parameters
+
+
+def _own(given: Given, records: Sequence[JobRecord]) -> Iterable[tuple[str, str]]:
+    """What jobs that are made alike do not share."""
+    yield "id", given.column("id", "uuid", [record.id for record in records], varies=True)
+    yield "seq", given.column("seq", "bigint", [next_seq() for _ in records], varies=True)
+    yield "payload", given.column("payload", "bytea", [record.payload for record in records])
+
+
+def _are_alike(records: Sequence[JobRecord]) -> bool:
+    kin = records[0].kin
+    return all(record.kin is kin for record in records)
+
+
+_WRITTEN = ("task", "queue", *OPTIONAL)
+_written = attrgetter(*_WRITTEN)
 
 
 def _columns(
     given: Given, records: Sequence[JobRecord], connection: Any
 ) -> Iterable[tuple[str, str]]:
-    yield "id", given.column("id", "uuid", [record.id for record in records], varies=True)
-    yield "seq", given.column("seq", "bigint", [next_seq() for _ in records], varies=True)
-    for name in ("task", "queue", "payload", *OPTIONAL):
-        values = [getattr(record, name) for record in records]
-        if name in OPTIONAL and all(value == OPTIONAL[name] for value in values):
+    for name, column in zip(_WRITTEN, zip(*map(_written, records), strict=True), strict=True):
+        if name in OPTIONAL and column.count(OPTIONAL[name]) == len(column):
             continue
-        prepared = [rows.prepare(name, value, connection) for value in values]
-        yield name, given.column(name, kind_of(name, connection), prepared)
+        values = [rows.prepare(name, value, connection) for value in column]
+        yield name, given.column(name, kind_of(name, connection), values)
 
 
 def _times(given: Given, records: Sequence[JobRecord]) -> dict[str, str]:

@@ -8,15 +8,18 @@ Repeat: safe; what a lost reply took is found by the call's token.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterable
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID, uuid4
 
 from django.db.models import Exists, F, Q, QuerySet
 
 from ..failpoints import reach
-from ..lifecycle import JobState
+from ..lifecycle import JobState, Verb
 from ..models import Job, Lease, Queue
+from ..signals import tell_on_commit
 from ..values import Lease as LeaseValue
 from ..values import Reservation
 from . import rows
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
 PROMOTE_LIMIT = 1_000
 
 Floor = tuple[int, datetime] | None
+# What was claimed in passing, None if that was not tried; is anything due, is anything expired.
+Peek = tuple[list[Reservation] | None, bool, bool]
 
 
 def peek(using: str, now: datetime) -> tuple[bool, bool]:
@@ -38,20 +43,49 @@ def peek(using: str, now: datetime) -> tuple[bool, bool]:
 def promote(driver: DatabaseDriver, now: datetime) -> None:
     with driver.transaction():
         due = Job.objects.using(driver.using).due(now).order_by("available_at")
-        ids = list(driver.locked(due)[:PROMOTE_LIMIT].values_list("pk", flat=True))
+        rows = list(driver.locked(due)[:PROMOTE_LIMIT].values_list("pk", "task", "queue"))
         reach("promote.locked")
-        jobs = Job.objects.using(driver.using).filter(pk__in=ids)
+        jobs = Job.objects.using(driver.using).filter(pk__in=[row[0] for row in rows])
         jobs.update(state=JobState.READY.value, updated_at=now)
+        tell_promoted(driver.using, rows)
+
+
+class _Due(NamedTuple):
+    id: UUID
+    task: str
+    queue: str
+
+
+def tell_promoted(using: str, rows: Iterable[Any]) -> None:
+    state = JobState.READY.value
+    tell_on_commit(Verb.PROMOTE, using, itertools.starmap(_Due, rows), state)
 
 
 def runnable(using: str, queue: str, now: datetime, floor: Floor) -> QuerySet[Job]:
     """The jobs a claim may take, in their order."""
+    jobs = _runnable(using, queue, now)
+    if floor is not None:
+        jobs = jobs.filter(~Q(priority=floor[0]) | Q(available_at__gte=floor[1]))
+    return jobs
+
+
+def runnable_in_parts(
+    using: str, queue: str, now: datetime, floor: tuple[int, datetime]
+) -> list[QuerySet[Job]]:
+    """The same above a floor, as ranges of the index: before, in and after its priority."""
+    jobs, (priority, available_at) = _runnable(using, queue, now), floor
+    return [
+        jobs.filter(priority__lt=priority),
+        jobs.filter(priority=priority, available_at__gte=available_at),
+        jobs.filter(priority__gt=priority),
+    ]
+
+
+def _runnable(using: str, queue: str, now: datetime) -> QuerySet[Job]:
     paused = Queue.objects.using(using).paused(now).filter(name=queue)
     jobs = Job.objects.using(using).ready().filter(~Exists(paused), queue=queue)
     # A caller whose clock is behind the promoter's must not get what is still ahead for it.
     jobs = jobs.filter(Q(run_at__isnull=True) | Q(run_at__lte=now))
-    if floor is not None:
-        jobs = jobs.filter(~Q(priority=floor[0]) | Q(available_at__gte=floor[1]))
     return jobs.in_line()
 
 

@@ -19,23 +19,35 @@ from uuid import UUID, uuid4
 from django.db import IntegrityError, OperationalError, connections, router, transaction
 from django.db.models import Model, QuerySet
 
-from ..exceptions import DuplicateJob, JobLocked, LeaseExpired
+from ..clock import pretended, steady
+from ..exceptions import DuplicateJob, JobLocked, LeaseExpired, StaleLease
 from ..failpoints import reach
-from ..lifecycle import OutcomeKind
+from ..lifecycle import OutcomeKind, Verb
 from ..models import Job, Lease
+from ..signals import as_asked, tell_on_commit
 from ..values import JobRecord, Outcome, Rejection, Reservation
 from ..values import Lease as LeaseValue
 from . import claims, inserts, keys, leases, rows, settling
 from .base import Driver
 from .ends import Stored
+from .patience import Patience, patience
 from .reclaim import reclaim_expired, sweep_orphans
 from .transient import is_in_transaction, is_transient, repeat
 
 ROWS_PER_INSERT = 500
 LOCK_WAIT = 5  # seconds
+# MariaDB counts whole seconds; 0 does not wait at all.
+SHORT_WAIT, NO_WAIT = 1, 0
+# How much of a lease may have passed when it is taken out: its end counts from the caller's `now`.
+LATEST_CLAIM, QUICK_CLAIM = 0.25, 0.25  # as a part of it; and in seconds, which always may
 
 OnEnd = Callable[[Sequence[UUID]], object]
 AnyModel = TypeVar("AnyModel", bound=Model)
+
+
+def claim_within(lease_for: timedelta) -> float:
+    """For how many seconds a reserve may promote and reclaim before it claims, if it does then."""
+    return max(lease_for.total_seconds() * LATEST_CLAIM, QUICK_CLAIM)
 
 
 class DatabaseDriver(Driver):
@@ -48,9 +60,18 @@ class DatabaseDriver(Driver):
             return super().__new__(PostgreSQLDriver)
         return super().__new__(cls)
 
-    def __init__(self, using: str | None = None, on_end: OnEnd | None = None) -> None:
+    def __init__(
+        self,
+        using: str | None = None,
+        on_end: OnEnd | None = None,
+        on_revive: OnEnd | None = None,
+        on_discard: OnEnd | None = None,
+    ) -> None:
         self.using = _alias(using)
         self.on_end = on_end
+        self.on_revive = on_revive
+        self.on_discard = on_discard
+        self.on_reclaim: Callable[[int], None] | None = None  # told how many, after the commit
 
     @property
     def connection(self) -> Any:
@@ -88,11 +109,10 @@ class DatabaseDriver(Driver):
 
     def _store_new(self, records: Sequence[JobRecord]) -> list[UUID]:
         with transaction.atomic(using=self.using):
-            keyed = [record for record in records if record.idempotency_key is not None]
-            owners = keys.take_keys(keyed, self.using) if keyed else {}
+            ids, fresh = keys.resolved(records, self.using)
             reach("enqueue.keys_taken")
-            ids = [owners.get(keys.key_of(record), record.id) for record in records]
-            self._insert_many(keys.fresh(records, ids))
+            self._insert_many(fresh)
+            tell_on_commit(Verb.ENQUEUE, self.using, fresh, as_asked)
         return ids
 
     def _insert_one(self, record: JobRecord) -> None:
@@ -106,6 +126,7 @@ class DatabaseDriver(Driver):
                 raise
             if cursor.rowcount == 0:
                 raise DuplicateJob
+        tell_on_commit(Verb.ENQUEUE, self.using, [record], as_asked)
 
     def _known(self, records: Sequence[JobRecord]) -> set[UUID]:
         """The ids of those that are stored already."""
@@ -136,17 +157,33 @@ class DatabaseDriver(Driver):
         self._check(now, lease_for)
         if limit < 1:
             raise ValueError(f"limit must be at least 1, not {limit}")
+        latest = steady() + claim_within(lease_for)
         lease = LeaseValue(token or uuid4(), now + lease_for, worker=worker)
-        due, expired = repeat(self.using, lambda: self._peek(now))
+        claimed, due, expired = repeat(
+            self.using, lambda: self._peek(queue, now, limit, lease, floor)
+        )
         reach("reserve.peeked")
         if due:
             repeat(self.using, lambda: self._promote(now))
         if expired:
-            repeat(self.using, lambda: reclaim_expired(self, now, max_lease_losses))
+            taken = reclaim_expired(self, now, max_lease_losses)
+            if taken and self.on_reclaim is not None:
+                self.on_reclaim(taken)
+        if claimed is not None and not (due or expired):
+            return claimed
+        if (due or expired) and steady() > latest:
+            return []  # a lease from `now` on would be old, or expired, when it begins
         return repeat(self.using, lambda: self._claim(queue, now, limit, lease, floor))
 
-    def _peek(self, now: datetime) -> tuple[bool, bool]:
-        return claims.peek(self.using, now)
+    def _peek(
+        self,
+        _queue: str,
+        now: datetime,
+        _limit: int,
+        _lease: LeaseValue,
+        _floor: claims.Floor,
+    ) -> claims.Peek:
+        return None, *claims.peek(self.using, now)
 
     def _promote(self, now: datetime) -> None:
         claims.promote(self, now)
@@ -202,11 +239,14 @@ class DatabaseDriver(Driver):
         self._check(now)
         return settling.settle(self, outcomes, now)
 
-    def settle_waiting(self, outcome: Outcome, *, now: datetime) -> list[Rejection]:
+    def settle_waiting(
+        self, outcome: Outcome, *, now: datetime, also: Callable[[], object] = lambda: None
+    ) -> list[Rejection]:
         """
         Settle one outcome inside the caller's transaction; wait, not for long, for the job's row.
 
-        For atomic tasks: whoever holds the row just now must not undo the handler's work.
+        For atomic tasks: whoever holds the row just now must not undo the handler's work. `also`
+        is what the task wants done under that lock.
         """
         self._check(now)
         try:
@@ -214,15 +254,19 @@ class DatabaseDriver(Driver):
             rows = Job.objects.using(self.using).filter(pk=outcome.job_id)
             with self.short_waits():
                 list(self.waiting_for(rows).values_list("pk"))
+            also()
+            # In here too: a lock on who waits for the job is no fault of the handler.
+            return self.settle([outcome], now=now)
+        except StaleLease as error:
+            return [Rejection(outcome, error)]
         except OperationalError as error:
             if not is_transient(error):
                 raise
             return [Rejection(outcome, JobLocked())]
-        return self.settle([outcome], now=now)
 
-    def ack_plain(self, outcomes: Sequence[Outcome], now: datetime) -> set[UUID]:  # noqa: ARG002
-        """Settle plain acks in one statement where there is a way; return the jobs it moved."""
-        return set()
+    def ack_plain(self, outcomes: Sequence[Outcome], now: datetime) -> list[Outcome]:  # noqa: ARG002  for those who have a way
+        """Settle plain acks in one statement where there is a way; return those that it did not."""
+        return list(outcomes)
 
     def write(self, changes: dict[UUID, dict[str, Any]]) -> None:
         """Write changed columns of locked jobs, one prepared statement for each set of columns."""
@@ -238,19 +282,25 @@ class DatabaseDriver(Driver):
     def _update(self, names: Sequence[str]) -> str:
         table, quoted = rows.quoted(self.using)
         places = ", ".join(f"{quoted[name]} = %s" for name in names)
-        return f"UPDATE {table} SET {places} WHERE {quoted['id']} = %s"  # noqa: S608
+        return f"UPDATE {table} SET {places} WHERE {quoted['id']} = %s"  # noqa: S608  names from the model, values as parameters
 
     # -- chores and the ground they stand on -----------------------------------------------------
 
     def sweep(self, *, now: datetime, max_lease_losses: int | None = None) -> int:
         self._check(now)
-        return repeat(self.using, lambda: sweep_orphans(self, now, max_lease_losses))
+        return sweep_orphans(self, now, max_lease_losses)
 
     def report_ends(self, ended: Sequence[Stored]) -> None:
         """Tell the app, in this transaction, which jobs that somebody follows have ended."""
-        followed = [job.id for job in ended if job.followed]
-        if self.on_end is not None and followed:
-            self.on_end(followed)
+        _tell(self.on_end, ended)
+
+    def report_revived(self, revived: Sequence[Stored]) -> None:
+        """Tell the app, in this transaction, which of those jobs had been dead and live again."""
+        _tell(self.on_revive, revived)
+
+    def report_discarded(self, discarded: Sequence[Stored]) -> None:
+        """Tell the app, in this transaction, which of those dead jobs will never live again."""
+        _tell(self.on_discard, discarded)
 
     @contextlib.contextmanager
     def atomic(self) -> Iterator[None]:
@@ -281,9 +331,18 @@ class DatabaseDriver(Driver):
             with self.connection.cursor() as cursor:
                 cursor.execute(f"DELETE FROM {table} WHERE 0")  # noqa: S608  name from the model
 
+    @property
+    def hurries(self) -> bool:
+        """Whether transactions can be told to wait less than usual."""
+        return self._is_mariadb
+
+    @property
+    def _is_mariadb(self) -> bool:
+        return bool(getattr(self.connection, "mysql_is_mariadb", False))
+
     def short_waits(self) -> contextlib.AbstractContextManager[None]:
         """Let statements inside wait for locks no longer than elsewhere; MariaDB's own is 50 s."""
-        if self.connection.vendor != "mysql":
+        if not self._is_mariadb:  # MySQL has no SET STATEMENT
             return contextlib.nullcontext()
         wrapped: contextlib.AbstractContextManager[None] = self.connection.execute_wrapper(_hurried)
         return wrapped
@@ -302,20 +361,28 @@ class DatabaseDriver(Driver):
 
     def now(self) -> datetime:
         """The database's time; without a server, the local clock is its clock."""
+        if (told := pretended()) is not None:
+            return told
         clock = inserts.SERVER_CLOCKS.get(self.connection.vendor)
         if clock is None:
             return datetime.now(UTC)
         with self.connection.cursor() as cursor:
             cursor.execute(f"SELECT {clock.now}")
-            told: datetime = cursor.fetchone()[0]
-        return told if told.tzinfo else told.replace(tzinfo=UTC)
+            read: datetime = cursor.fetchone()[0]
+        return read if read.tzinfo else read.replace(tzinfo=UTC)
+
+
+def _tell(listener: OnEnd | None, jobs: Sequence[Stored]) -> None:
+    followed = [job.id for job in jobs if job.followed]
+    if listener is not None and followed:
+        listener(followed)
 
 
 def _alias(using: str | None) -> str:
     return using or router.db_for_write(Job)
 
 
-def _hurried(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:  # noqa: FBT001
-    return execute(
-        f"SET STATEMENT innodb_lock_wait_timeout={LOCK_WAIT} FOR {sql}", params, many, context
-    )
+def _hurried(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:  # noqa: FBT001  Django's signature
+    waits = {Patience.USUAL: LOCK_WAIT, Patience.SHORT: SHORT_WAIT, Patience.NONE: NO_WAIT}
+    limit = f"SET STATEMENT innodb_lock_wait_timeout={waits[patience()]} FOR"
+    return execute(f"{limit} {sql}", params, many, context)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -16,7 +16,9 @@ from ..values import Outcome
 from .moves import LOST, Held, attempt_end, fingerprint
 
 # Somebody must learn of the end of a job that has one of these, in the transaction that ends it.
-_FOLLOWERS = ("has_dependents", "workflow", "schedule", "callback_url")
+_FOLLOWERS = ("has_dependents", "workflow", "callback_url")
+# A row with one of these is looked at after its end.
+_NEEDS = ("idempotency_key", "schedule")
 STORED_FIELDS = (
     "id",
     "state",
@@ -33,7 +35,7 @@ STORED_FIELDS = (
     "failure_category",
     "failure_code",
     "started_at",
-    "idempotency_key",
+    *_NEEDS,
     *_FOLLOWERS,
 )
 
@@ -58,7 +60,7 @@ class Stored(Held):
 def stored(row: dict[str, Any]) -> Stored:
     """Make a Stored from a row of STORED_FIELDS."""
     followed = any([row.pop(name) for name in _FOLLOWERS])  # noqa: C419  pop every one
-    needed = bool(row.pop("idempotency_key")) or followed
+    needed = any([row.pop(name) for name in _NEEDS]) or followed  # noqa: C419  likewise
     cancel_requested = row.pop("cancel_requested_at") is not None
     return Stored(cancel_requested=cancel_requested, followed=followed, needed=needed, **row)
 
@@ -102,6 +104,24 @@ def record_lost(
     )
 
 
+def record_buried(
+    buried: Sequence[Stored],
+    now: datetime,
+    using: str,
+    *,
+    reason: DeadReason,
+    category: FailureCategory,
+    error: str,
+) -> None:
+    """Write the dead letters of jobs that no outcome ended, and the attempts that this cut off."""
+    running = [job for job in buried if job.lease is not None]
+    _write_attempts([_lost_attempt(job, {}, now, error) for job in running], using)
+    facts = {"reason": reason, "category": category, "error": error}
+    DeadLetter.objects.using(using).bulk_create(
+        [_opened(job, now, attempts=job.attempts, **facts) for job in buried]
+    )
+
+
 def _write_attempts(attempts: list[Attempt], using: str) -> None:
     if not attempts:
         return
@@ -130,7 +150,9 @@ def _attempt(job: Stored, outcome: Outcome, workers: dict[UUID, str], now: datet
     )
 
 
-def _lost_attempt(job: Stored, workers: dict[UUID, str], now: datetime) -> Attempt:
+def _lost_attempt(
+    job: Stored, workers: dict[UUID, str], now: datetime, error: str = LOST
+) -> Attempt:
     return Attempt(
         job_id=job.id,
         lease_version=job.lease_version,
@@ -140,7 +162,7 @@ def _lost_attempt(job: Stored, workers: dict[UUID, str], now: datetime) -> Attem
         started_at=job.started_at,
         finished_at=now,
         category=FailureCategory.SYSTEM,
-        error=LOST,
+        error=error,
     )
 
 

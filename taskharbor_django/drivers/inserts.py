@@ -36,6 +36,7 @@ OPTIONAL: dict[str, Any] = {
     "workflow": None,
     "dependencies_left": 0,
     "has_dependents": False,
+    "input": "",
     "schedule": None,
     "schedule_slot": None,
     "replay_of": None,
@@ -158,11 +159,22 @@ def _expiry_by_server(record: JobRecord, clock: ServerClock, connection: Any) ->
 
 def statement(record: JobRecord, using: str, connection: Any) -> tuple[str, list[Any]]:
     """The INSERT of one job; where the database allows, a known id inserts nothing."""
+    known = record.kin.get(using)
+    if known is not None:
+        return known[0], _own(record, connection) + known[1]
     made = cells(record, connection)
     names, values, _ = zip(*made, strict=True)
-    return _one(using, connection.vendor, names, values), [
-        value for cell in made for value in cell[2]
-    ]
+    sql = _one(using, connection.vendor, names, values)
+    parameters = [value for cell in made for value in cell[2]]
+    if record.created_at is None and connection.vendor in SERVER_CLOCKS:
+        record.kin[using] = sql, parameters[len(_GIVEN) + 1 :]
+    return sql, parameters
+
+
+def _own(record: JobRecord, connection: Any) -> list[Any]:
+    """The parameters that `cells` begins with; those behind them are the same for all alike."""
+    given = [rows.prepare(name, getattr(record, name), connection) for name in _GIVEN]
+    return [*given, next_seq()]
 
 
 def many(records: Sequence[JobRecord], using: str, connection: Any) -> list[tuple[str, list[Any]]]:

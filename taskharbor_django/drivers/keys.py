@@ -10,7 +10,7 @@ Repeat: safe; the owner of a key finds itself.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any
@@ -78,7 +78,19 @@ def repeated(records: Iterable[JobRecord], using: str) -> set[UUID]:
     }
 
 
-def fresh(records: Iterable[JobRecord], ids: Iterable[UUID]) -> list[JobRecord]:
+def resolved(records: Sequence[JobRecord], using: str) -> tuple[list[UUID], Sequence[JobRecord]]:
+    """Take the keys that are asked for; return the job that each record is, and those to store."""
+    keyed = [record for record in records if record.idempotency_key is not None]
+    ids = [record.id for record in records]
+    # By their numbers: a UUID is hashed and compared in Python.
+    if not keyed and len({job_id.int for job_id in ids}) == len(ids):
+        return ids, records
+    owners = take_keys(keyed, using) if keyed else {}
+    ids = [owners.get(key_of(record), record.id) for record in records]
+    return ids, _fresh(records, ids)
+
+
+def _fresh(records: Iterable[JobRecord], ids: Iterable[UUID]) -> list[JobRecord]:
     """Those that stand for themselves, each once: the same id and key again is a repeat."""
     found: dict[UUID, JobRecord] = {}
     for record, job_id in zip(records, ids, strict=True):
@@ -99,15 +111,20 @@ def _stored(wanted: Mapping[Key, JobRecord], using: str) -> dict[Key, tuple[UUID
     for task, keys in by_task.items():
         matching |= Q(task=task, key__in=keys)
     rows = IdempotencyKey.objects.using(using).filter(matching)
-    if connections[using].vendor == "mysql":
-        # Read what is there now also when the caller's snapshot is older (REPEATABLE READ), where
-        # the loop of `_take` would never end; the INSERT has locked these rows anyway.
+    if _reads_the_past(connections[using]):
+        # The loop of `_take` would never end. Only then: the planner may read, and so lock, keys of
+        # others that the INSERT has not locked, and crossing batches deadlock over them.
         rows = rows.select_for_update()
     found = rows.annotate(now=DatabaseNow()).values_list("task", "key", "job", "expires_at", "now")
     return {
         (task, key): (job_id, expires_at <= (wanted[task, key].created_at or now))
         for task, key, job_id, expires_at, now in found
     }
+
+
+def _reads_the_past(connection: Any) -> bool:
+    """Whether a plain look may show what was there at the beginning of the transaction."""
+    return bool(connection.vendor == "mysql" and connection.isolation_level != "read committed")
 
 
 def _now(record: JobRecord) -> Any:
@@ -139,7 +156,7 @@ def _statement(using: str) -> tuple[str, str]:
     meta = IdempotencyKey._meta
     names = ("task", "key", "job", "payload_digest", "expires_at")
     task, key, *others = [quote(_field(name).column) for name in names]
-    head = f"INSERT INTO {quote(meta.db_table)} ({', '.join([task, key, *others])}) VALUES "  # noqa: S608
+    head = f"INSERT INTO {quote(meta.db_table)} ({', '.join([task, key, *others])}) VALUES "  # noqa: S608  names from the model, values as parameters
     # On MariaDB a failed INSERT IGNORE leaves a shared lock, and two waiters then deadlock over
     # the exclusive one; ON DUPLICATE KEY takes the exclusive lock at once.
     if connections[using].vendor == "mysql":

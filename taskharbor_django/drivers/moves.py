@@ -22,6 +22,8 @@ from ..values import FailureUpdate, Outcome
 Changes = dict[str, Any]
 
 LOST = "The worker stopped renewing its lease before the job ended."
+OVERDUE = "The job was not finished within its lifetime."
+BY_HAND = "The job was buried by hand."
 
 # Outcomes that give a job back; a request to cancel it turns them into its end.
 _GIVES_BACK = frozenset({OutcomeKind.RETRY, OutcomeKind.RELEASE})
@@ -94,6 +96,11 @@ def target(held: Held, outcome: Outcome, now: datetime) -> JobState:
         return _ENDS_BY_TOKEN[kind]
     if kind == OutcomeKind.CANCEL or held.cancel_requested:
         return JobState.CANCELLED
+    return given_back_as(outcome, now)
+
+
+def given_back_as(outcome: Outcome, now: datetime) -> JobState:
+    """The state of a job that a retry or release gives back, when nobody has asked it to stop."""
     run_at = outcome.update.run_at if outcome.update else outcome.run_at
     return JobState.SCHEDULED if run_at is not None and run_at > now else JobState.READY
 

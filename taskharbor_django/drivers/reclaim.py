@@ -2,25 +2,32 @@
 reclaim: inflight -> ready | dead | cancelled, when a lease has expired or is gone.
 
 Locks:  the lease row first, with its expiry checked under that lock, then its inflight jobs; both
-        SKIP LOCKED. Settle never locks a lease, so the order cannot close a circle.
+        SKIP LOCKED. Settle never locks a lease, so the order cannot close a circle. Jobs that end
+        and are followed go into a second transaction, because advancing those may wait; this one
+        does not, and leaves those whose followers are held for the next turn.
 Fence:  a renewed lease fails the check; a job that moved meanwhile no longer has the token.
 Repeat: safe; what was taken back has no token any more.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from django.db.models import Exists, F, OuterRef
 
 from ..failpoints import reach
-from ..lifecycle import FailureCategory, JobState
+from ..lifecycle import DeadReason, FailureCategory, JobState, Verb
 from ..models import Job, Lease, Notice
+from ..signals import Moved, tell_on_commit, wanted
 from . import ends
 from .ends import Stored
 from .moves import LOST
+from .patience import Patience, unless_held
+from .transient import repeat
 
 if TYPE_CHECKING:
     from .database import DatabaseDriver
@@ -29,17 +36,58 @@ LEASES_PER_TURN = 100
 JOBS_PER_TURN = 1_000
 UNREAD_FOR = timedelta(hours=1)
 
+Told = Collection[UUID] | None
+"""jobs of whose end somebody has to be told; None stands for those of whose end nobody has"""
+Taken = tuple[int, list[UUID]]  # how many were taken back, and who of the other kind was seen
+
 
 def reclaim_expired(driver: DatabaseDriver, now: datetime, max_lease_losses: int | None) -> int:
     """Take back the jobs of expired leases; return how many."""
+    return _told_last(driver, partial(_reclaim, driver, now, max_lease_losses))
+
+
+def _told_last(driver: DatabaseDriver, take: Callable[[Told], Taken]) -> int:
+    """
+    Take back first what nobody has to be told of, then the rest; return how many.
+
+    A dependent that somebody holds must keep no worker from taking back the others and claiming:
+    who waits for a job is told of its end only if that needs no waiting. What was not told is tried
+    again next turn.
+    """
+    taken, told = repeat(driver.using, lambda: take(None))
+    if told:
+        taken += sum(unless_held(driver, told, lambda some: take(some)[0], Patience.NONE))
+    return taken
+
+
+def _reclaim(
+    driver: DatabaseDriver, now: datetime, max_lease_losses: int | None, told: Told
+) -> Taken:
     with driver.transaction():
         workers = _expired(driver, now)
         reach("reclaim.leases_locked")
-        jobs = _inflight_of(driver, workers)
+        seen = _inflight_of(driver, workers)
+        jobs, others = _divided(driver, seen, max_lease_losses, told)
         _take_back(driver, jobs, workers, now, max_lease_losses)
         reach("reclaim.jobs_moved")
         _remove(driver, _empty(driver, list(workers)))
-    return len(jobs)
+    return len(jobs), others
+
+
+def _divided(
+    driver: DatabaseDriver, jobs: list[Stored], max_lease_losses: int | None, told: Told
+) -> tuple[list[Stored], list[UUID]]:
+    """Those of the kind that is asked for, and the ids of the others."""
+    if told is None:
+        told_of = {job.id for job in jobs if _is_told_of(driver, job, max_lease_losses)}
+        return [job for job in jobs if job.id not in told_of], list(told_of)
+    named = set(told)
+    return [job for job in jobs if job.id in named], []
+
+
+def _is_told_of(driver: DatabaseDriver, job: Stored, max_lease_losses: int | None) -> bool:
+    ends_now = job.cancel_requested or _is_last(job, max_lease_losses)
+    return driver.on_end is not None and job.followed and ends_now
 
 
 def _expired(driver: DatabaseDriver, now: datetime) -> dict[UUID, str]:
@@ -56,6 +104,12 @@ def _inflight_of(driver: DatabaseDriver, workers: dict[UUID, str]) -> list[Store
 
 def sweep_orphans(driver: DatabaseDriver, now: datetime, max_lease_losses: int | None) -> int:
     """Take back inflight jobs whose lease row is gone, remove leases without jobs."""
+    return _told_last(driver, partial(_sweep, driver, now, max_lease_losses))
+
+
+def _sweep(
+    driver: DatabaseDriver, now: datetime, max_lease_losses: int | None, told: Told
+) -> Taken:
     with driver.transaction():
         gone = ~Exists(Lease.objects.using(driver.using).filter(token=OuterRef("lease")))
         jobs = Job.objects.using(driver.using).inflight().filter(gone).order_by("pk")
@@ -66,11 +120,12 @@ def sweep_orphans(driver: DatabaseDriver, now: datetime, max_lease_losses: int |
         leases = Lease.objects.using(driver.using).filter(token__in=tokens)
         present = set(leases.values_list("token", flat=True))
         orphans = [job for job in locked if job.lease not in present]
-        _take_back(driver, orphans, {}, now, max_lease_losses)
+        taken, others = _divided(driver, orphans, max_lease_losses, told)
+        _take_back(driver, taken, {}, now, max_lease_losses)
         reach("sweep.jobs_moved")
         _remove(driver, _oldest_empty(driver))
         _remove_notices(driver, now)
-    return len(orphans)
+    return len(taken), others
 
 
 def _remove_notices(driver: DatabaseDriver, now: datetime) -> None:
@@ -113,6 +168,15 @@ def _take_back(
     _move(driver, runnable, now, state=JobState.READY.value, run_at=None, **charged)
     ends.record_lost(jobs, buried, workers, now, driver.using)
     driver.report_ends([job for job in jobs if job.id in ended])
+    if wanted(Verb.RECLAIM):
+        lost = {JobState.CANCELLED: cancelled, JobState.DEAD: buried, JobState.READY: runnable}
+        for state, moved in lost.items():
+            reason = DeadReason.LEASE_LOST.value if state == JobState.DEAD else ""
+            _tell(driver.using, moved, state, reason)
+
+
+def _tell(using: str, jobs: Sequence[Moved], state: JobState, reason: str) -> None:
+    tell_on_commit(Verb.RECLAIM, using, jobs, state.value, reason=reason, error=LOST)
 
 
 def _is_last(job: Stored, max_lease_losses: int | None) -> bool:

@@ -23,8 +23,6 @@ RUN_FIELDS = (
     "payload",
     "priority",
     "available_at",
-    "run_at",
-    "created_at",
     "timeout",
     "attempts",
     "max_attempts",
@@ -36,12 +34,14 @@ RUN_FIELDS = (
     "idempotency_key",
     "expires_at",
     "workflow",
+    "input",
     "trace",
     "lease",
     "lease_version",
 )
 _RECORD_FIELDS = RUN_FIELDS[:-2]
-_TRACE, _LEASE = RUN_FIELDS.index("trace"), RUN_FIELDS.index("lease")
+_LEASE = RUN_FIELDS.index("lease")
+_TIMES = ("available_at", "expires_at")
 
 
 def field(name: str) -> Field[Any, Any]:
@@ -66,22 +66,31 @@ def prepare(name: str, value: Any, connection: Any) -> Any:
 
 
 def reservations(
-    rows: Iterable[Sequence[Any]], expiries: dict[UUID, datetime] | datetime, worker: str
+    rows: Iterable[Sequence[Any]],
+    expiries: dict[UUID, datetime] | datetime,
+    worker: str,
+    call: UUID | None = None,
 ) -> list[Reservation]:
-    """Make reservations from rows that begin with RUN_FIELDS."""
+    """Make reservations from rows that begin with RUN_FIELDS; without a token it is the call's."""
     made = []
+    leases: dict[tuple[int, int], Lease] = {}
     for row in rows:
-        token, version = row[_LEASE : _LEASE + 2]
-        expires_at = expiries if isinstance(expiries, datetime) else expiries[token]
-        lease = Lease(token, expires_at, version, worker)
+        token: Any = row[_LEASE] or call
+        version = row[_LEASE + 1]
+        lease = leases.get((token.int, version))  # a UUID is hashed in Python
+        if lease is None:
+            expires_at = expiries if isinstance(expiries, datetime) else expiries[token]
+            lease = leases[token.int, version] = Lease(token, expires_at, version, worker)
         made.append(Reservation(_record(row), lease))
     return made
 
 
 def _record(row: Sequence[Any]) -> JobRecord:
-    record = object.__new__(JobRecord)
-    fields = record.__dict__
-    fields.update(zip(_RECORD_FIELDS, row, strict=False))
-    if isinstance(row[_TRACE], str):
-        fields["trace"] = json.loads(row[_TRACE])
+    record, fields = object.__new__(JobRecord), dict(zip(_RECORD_FIELDS, row, strict=False))
+    object.__setattr__(record, "__dict__", fields)
+    for name in _TIMES:
+        if isinstance(fields[name], str):
+            fields[name] = datetime.fromisoformat(fields[name])
+    if isinstance(fields["trace"], str):
+        fields["trace"] = json.loads(fields["trace"])
     return record

@@ -3,7 +3,7 @@ settle: inflight -> done | scheduled | ready | dead | cancelled.
 
 Locks:  the jobs in id order, SKIP LOCKED; lease rows are only read, after those locks. Outcomes
         that end a job which others follow go into a second transaction, because advancing those
-        may wait.
+        may wait; not for long, and those whose followers are held are left for the next settle.
 Fence:  state, token and version of the locked row; its lease unexpired at `now`.
 Repeat: safe; an outcome that was applied before is told apart and changes nothing.
 """
@@ -18,10 +18,11 @@ from uuid import UUID
 from ..exceptions import JobLocked
 from ..failpoints import reach
 from ..lifecycle import ENDED, OutcomeKind
-from ..models import Attempt, Job, Lease
+from ..models import Attempt, DeadLetter, Job, Lease
 from ..values import Outcome, Rejection
 from . import ends, moves
 from .ends import Stored
+from .patience import Patience, unless_held
 from .transient import repeat
 
 if TYPE_CHECKING:
@@ -31,35 +32,60 @@ Leases = dict[UUID, tuple[datetime, str]]
 
 
 def settle(driver: DatabaseDriver, outcomes: Sequence[Outcome], now: datetime) -> list[Rejection]:
-    first: dict[UUID, Outcome] = {}
-    refused = []
-    for outcome in outcomes:
-        moves.check_outcome(outcome)
-        if outcome.job_id in first:
-            refused.append(outcome)
-        else:
-            first[outcome.job_id] = outcome
-    moved = _settle_all(driver, list(first.values()), now)
-    refused += [outcome for job_id, outcome in first.items() if job_id not in moved]
+    latest, refused = _latest_of_each_job(outcomes)
+    refused += _settle_all(driver, latest, now)
     return repeat(driver.using, lambda: _rejections(driver, refused, now)) if refused else []
 
 
-def _settle_all(driver: DatabaseDriver, outcomes: list[Outcome], now: datetime) -> set[UUID]:
+def _latest_of_each_job(outcomes: Sequence[Outcome]) -> tuple[list[Outcome], list[Outcome]]:
+    """
+    One outcome for each job: of its latest lease, the first if there are several; and the rest.
+
+    A batch whose reply was lost is sent again, and may by now hold the next run of the same job.
+    """
+    latest: dict[UUID, Outcome] = {}
+    others = []
+    for outcome in outcomes:
+        moves.check_outcome(outcome)
+        other = latest.setdefault(outcome.job_id, outcome)
+        if other is outcome:
+            continue
+        if (outcome.version or 0) > (other.version or 0):
+            latest[outcome.job_id] = outcome
+            others.append(other)
+        else:
+            others.append(outcome)
+    return list(latest.values()), others
+
+
+def _settle_all(driver: DatabaseDriver, outcomes: list[Outcome], now: datetime) -> list[Outcome]:
+    """
+    Settle in as few transactions as there can be; return what moved nothing.
+
+    What is left, and not what moved: a UUID is hashed in Python, and a batch of plain acks that all
+    went through, which is most of them, asks for no more than one hash a job.
+    """
     plain = [o for o in outcomes if o.kind == OutcomeKind.ACK and not o.record]
-    moved = repeat(driver.using, lambda: driver.ack_plain(plain, now)) if plain else set()
-    moved |= _settle_left(driver, [o for o in outcomes if o.job_id not in moved], now)
-    if driver.on_end is not None:
-        left = [outcome for outcome in outcomes if outcome.job_id not in moved]
-        moved |= _settle_left(driver, left, now, followed=True)
-    return moved
+    left = outcomes
+    if plain:
+        left = repeat(driver.using, lambda: driver.ack_plain(plain, now))
+        left = left + [o for o in outcomes if o.kind != OutcomeKind.ACK or o.record]
+    if left:
+        moved = repeat(driver.using, lambda: _settle_rows(driver, left, now, followed=False))
+        left = [outcome for outcome in left if outcome.job_id not in moved]
+    return left if driver.on_end is None or not left else _settle_followed(driver, left, now)
 
 
-def _settle_left(
-    driver: DatabaseDriver, outcomes: list[Outcome], now: datetime, *, followed: bool = False
-) -> set[UUID]:
-    if not outcomes:
-        return set()
-    return repeat(driver.using, lambda: _settle_rows(driver, outcomes, now, followed=followed))
+def _settle_followed(
+    driver: DatabaseDriver, outcomes: list[Outcome], now: datetime
+) -> list[Outcome]:
+    """Settle what others follow; a follower that somebody holds holds up its own outcomes only."""
+
+    def settle_some(some: list[Outcome]) -> set[UUID]:
+        return _settle_rows(driver, some, now, followed=True)
+
+    moved = set().union(*unless_held(driver, outcomes, settle_some, Patience.SHORT))
+    return [outcome for outcome in outcomes if outcome.job_id not in moved]
 
 
 def _settle_rows(
@@ -123,13 +149,20 @@ def _apply(
     if not accepted:
         return
     dropped = {job.id for job, outcome in accepted if moves.drops(outcome) and not job.needed}
-    again = {job.id for job, _ in accepted if job.id in dropped and job.executions > 1}
-    Attempt.objects.using(driver.using).filter(job__in=again).delete()
-    Job.objects.using(driver.using).filter(pk__in=dropped).delete()
-    kept = {job.id: moves.changes(job, outcome, now) for job, outcome in accepted}
-    driver.write({pk: made for pk, made in kept.items() if pk not in dropped})
+    if dropped:
+        _drop(driver, [job for job, _ in accepted if job.id in dropped])
+        accepted = [pair for pair in accepted if pair[0].id not in dropped]
+    driver.write({job.id: moves.changes(job, outcome, now) for job, outcome in accepted})
     workers = {token: row[1] for token, row in leases.items()}
     ends.record_settled(accepted, workers, now, driver.using)
+
+
+def _drop(driver: DatabaseDriver, jobs: list[Stored]) -> None:
+    """Delete jobs with what is known of them; only who ran or died before has left anything."""
+    before = [job.id for job in jobs if job.executions > 1 or job.last_error]
+    for model in (Attempt, DeadLetter):
+        model.objects.using(driver.using).filter(job__in=before).delete()
+    Job.objects.using(driver.using).filter(pk__in=[job.id for job in jobs]).delete()
 
 
 def fenced(driver: DatabaseDriver, outcome: Outcome, now: datetime) -> Stored:

@@ -17,6 +17,8 @@ FIRST_PAUSE = 0.01
 _SQLSTATES = frozenset({"40001", "40P01", "55P03"})  # serialisation, deadlock, lock timeout
 _BAD_DATA = frozenset({"22", "23", "54"})  # values, constraints, more than the server can hold
 _MYSQL_CODES = frozenset({1205, 1213})  # lock wait timeout, deadlock
+# Larger than a packet may be; wrong for its column, too long, out of range.
+_MYSQL_BAD_DATA = (1153, 1366, 1406, 1264)
 _SQLITE_TEXTS = ("database is locked", "database table is locked")
 
 
@@ -35,6 +37,8 @@ def is_bad_data(error: BaseException) -> bool:
     if state is not None:
         # XX000 has no better number, but that of a value too large for memory.
         return state[:2] in _BAD_DATA or (state == "XX000" and "alloc" in str(error))
+    if error.args and error.args[0] in _MYSQL_BAD_DATA:
+        return True
     return isinstance(error, DataError | IntegrityError | ValueError | TypeError | OverflowError)
 
 

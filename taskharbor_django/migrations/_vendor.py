@@ -101,7 +101,7 @@ class MySQLExactNames(VendorOperation):
     vendor = "mysql"
     tables = (
         *("job", "lease", "attempt", "deadletter", "idempotencykey", "schedule", "queue"),
-        *("queueminute", "worker"),
+        *("queueminute", "worker", "chore"),
     )
 
     def describe(self) -> str:

@@ -1,6 +1,7 @@
 """What is stored. Columns, constraints and indexes; the moves are in drivers and operations."""
 
 from .attempt import Attempt
+from .chore import Chore
 from .dead_letter import DeadLetter
 from .idempotency_key import IdempotencyKey
 from .job import Job
@@ -13,6 +14,7 @@ from .workflow import Dependency, Workflow
 
 __all__ = [
     "Attempt",
+    "Chore",
     "DeadLetter",
     "Dependency",
     "IdempotencyKey",

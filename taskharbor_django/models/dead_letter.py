@@ -13,6 +13,7 @@ from django.utils.translation import gettext_lazy as _
 from ..lifecycle import DeadReason, FailureCategory
 from ..values import CODE_MAX_CHARS, NAME_MAX_CHARS
 from .expressions import without_partial_index_warnings
+from .people import forget
 
 
 class DeadLetter(models.Model):
@@ -47,7 +48,7 @@ class DeadLetter(models.Model):
     closed_at = models.DateTimeField(_("closed at"), null=True, blank=True)
     closed_by = models.ForeignKey(
         settings.AUTH_USER_MODEL,
-        models.SET_NULL,
+        forget,
         null=True,
         blank=True,
         db_constraint=False,
@@ -59,6 +60,11 @@ class DeadLetter(models.Model):
     class Meta:
         verbose_name = _("dead letter")
         verbose_name_plural = _("dead letters")
+        permissions = [
+            ("requeue_deadletter", _("Can requeue dead jobs")),
+            ("replay_deadletter", _("Can replay dead jobs as new ones")),
+            ("discard_deadletter", _("Can discard dead jobs")),
+        ]
         indexes = [
             models.Index(
                 fields=["fingerprint", "died_at"],

@@ -18,6 +18,7 @@ from ..lifecycle import (
     PRIORITY_FIRST,
     PRIORITY_LAST,
     FailureCategory,
+    Input,
     JobState,
     Priority,
     StateFacts,
@@ -35,7 +36,10 @@ from .expressions import StateLiteral, state_condition, without_partial_index_wa
 
 class JobQuerySet(models.QuerySet["Job"]):
     def in_state(self, state: JobState) -> JobQuerySet:
-        return self.filter(state=StateLiteral(state))
+        # SQLite uses a partial index only where its whole condition is written down. Without, it
+        # read the table: to count done jobs among 200,000 took 96 ms instead of 2.
+        jobs = self.ended() if state in ENDED else self
+        return jobs.filter(state=StateLiteral(state))
 
     def ready(self) -> JobQuerySet:
         return self.in_state(JobState.READY)
@@ -132,13 +136,13 @@ class Job(models.Model):
 
     tags = models.JSONField(_("tags"), null=True, blank=True)
     # NULL, not "", where there is none: the partial indexes hold only the jobs that have one.
-    correlation_id = models.CharField(  # noqa: DJ001
+    correlation_id = models.CharField(  # noqa: DJ001  NULL keeps it out of a partial index
         _("correlation id"), max_length=CORRELATION_MAX_CHARS, null=True, blank=True
     )
     callback_url = models.CharField(
         _("callback URL"), max_length=URL_MAX_CHARS, blank=True, default="", db_default=""
     )
-    idempotency_key = models.CharField(  # noqa: DJ001
+    idempotency_key = models.CharField(  # noqa: DJ001  NULL keeps it out of a partial index
         _("idempotency key"), max_length=KEY_MAX_CHARS, null=True, blank=True
     )
     parent = _link("self", "children")
@@ -148,6 +152,15 @@ class Job(models.Model):
     )
     has_dependents = models.BooleanField(
         _("has dependents"), default=False, db_default=False, editable=False
+    )
+    input = models.CharField(
+        _("input"),
+        max_length=5,
+        choices=Input.choices,
+        blank=True,
+        default="",
+        db_default="",
+        editable=False,
     )
     schedule = _link("taskharbor.Schedule", "jobs")
     schedule_slot = models.DateTimeField(_("schedule slot"), null=True, blank=True)
@@ -235,6 +248,12 @@ class Job(models.Model):
         permissions = [
             ("view_payload", _("Can view the payload and result of a job")),
             ("view_traceback", _("Can view tracebacks")),
+            ("cancel_job", _("Can cancel a job, or ask it to stop")),
+            ("force_cancel_job", _("Can take a running job away from its worker")),
+            ("run_job_now", _("Can let a scheduled job run at once")),
+            ("reschedule_job", _("Can change when and where a waiting job runs")),
+            ("bury_job", _("Can bury a job by hand")),
+            ("erase_job", _("Can erase the data of an ended job")),
         ]
 
     def __str__(self) -> str:

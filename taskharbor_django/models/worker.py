@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
+
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
@@ -22,6 +24,7 @@ class Worker(models.Model):
     slots = models.IntegerField(_("slots"), default=0)
     busy = models.IntegerField(_("busy"), default=0)
     memory_bytes = models.BigIntegerField(_("memory"), null=True, blank=True)
+    lease = models.DurationField(_("lease"), default=timedelta(seconds=30))
     started_at = models.DateTimeField(_("started at"))
     last_beat_at = models.DateTimeField(_("last beat at"), db_index=True)
     request = models.CharField(_("request"), max_length=5, blank=True, choices=Request.choices)
@@ -30,6 +33,18 @@ class Worker(models.Model):
     class Meta:
         verbose_name = _("worker")
         verbose_name_plural = _("workers")
+        permissions = [
+            ("quiet_worker", _("Can let a worker reserve nothing more, and go on")),
+            ("stop_worker", _("Can stop a worker")),
+        ]
 
     def __str__(self) -> str:
         return f"{self.name} ({self.host}:{self.pid})"
+
+    @property
+    def queue_names(self) -> list[str]:
+        return self.queues.split(",")
+
+    def is_silent(self, now: datetime) -> bool:
+        """Whether it was not heard of for so long that it has lost its leases."""
+        return self.last_beat_at <= now - self.lease

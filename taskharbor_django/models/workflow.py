@@ -7,10 +7,14 @@ import uuid
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
+from ..lifecycle import DependencyKind
+
+NAME_MAX_CHARS = 200
+
 
 class Workflow(models.Model):
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
-    name = models.CharField(_("name"), max_length=200, blank=True)
+    name = models.CharField(_("name"), max_length=NAME_MAX_CHARS, blank=True)
     open_jobs = models.IntegerField(_("open jobs"), default=0, editable=False)
     created_at = models.DateTimeField(_("created at"))
     finished_at = models.DateTimeField(_("finished at"), null=True, blank=True)
@@ -18,6 +22,10 @@ class Workflow(models.Model):
     class Meta:
         verbose_name = _("workflow")
         verbose_name_plural = _("workflows")
+        permissions = [
+            ("cancel_workflow", _("Can cancel a workflow")),
+            ("resume_workflow", _("Can requeue the dead jobs of a workflow")),
+        ]
 
     def __str__(self) -> str:
         return self.name or str(self.id)
@@ -26,10 +34,7 @@ class Workflow(models.Model):
 class Dependency(models.Model):
     """An edge: `job` waits for `depends_on`."""
 
-    class Kind(models.TextChoices):
-        AFTER = "after", _("done")
-        AFTER_END = "after_end", _("ended")
-        AFTER_ANY = "after_any", _("the first end")
+    Kind = DependencyKind
 
     job = models.ForeignKey(
         "taskharbor.Job", models.DO_NOTHING, db_constraint=False, related_name="dependencies"
@@ -41,7 +46,11 @@ class Dependency(models.Model):
         db_index=False,
         related_name="dependents",
     )
-    kind = models.CharField(_("kind"), max_length=9, choices=Kind.choices)
+    kind = models.CharField(_("kind"), max_length=9, choices=DependencyKind.choices)
+    # Where the result of `depends_on` stands among those that `job` takes; NULL: it does not.
+    position = models.IntegerField(_("position"), null=True, blank=True)
+    # How many jobs the longest path that ends with `job` has, as far as this edge knows.
+    depth = models.IntegerField(_("depth"), default=2, db_default=2)
 
     class Meta:
         verbose_name = _("dependency")

@@ -44,7 +44,7 @@ class ConcurrencyRules(Harness):
         for _ in range(3):
             held = self.hold()
             queue, now = held.job.queue, held.lease.expires_at
-            taken = self.crowd(lambda driver, n: _reserve(driver, n, queue, now))  # noqa: B023
+            taken = self.crowd(lambda driver, n: _reserve(driver, n, queue, now))  # noqa: B023  called within the turn
             same(sum(map(len, taken)), 1, "winners")
             job = self.look(held.job.id)
             same((job.lease_losses, job.lease_version, job.executions), (1, 2, 2))
@@ -97,7 +97,7 @@ class ConcurrencyRules(Harness):
         for kind in OutcomeKind:
             sent = outcome(kind, self.hold())
             before = self.look(sent.job_id)
-            answers = self.crowd(lambda driver, _: persist(driver, [sent], T0), count=8)  # noqa: B023
+            answers = self.crowd(lambda driver, _: persist(driver, [sent], T0), count=8)  # noqa: B023  called within the turn
             same(sum(not answer for answer in answers), 1, f"{kind} applied")
             late: list[Rejection] = [each for answer in answers for each in answer]
             same({(type(each.error), each.repeated) for each in late}, {(JobNotInflight, True)})
@@ -109,7 +109,7 @@ class ConcurrencyRules(Harness):
         for _ in range(self.rounds):
             acks = [outcome(OutcomeKind.ACK, each) for each in self.hold_many(20)]
             orders = [acks, acks[::-1]]
-            answers = self.crowd(lambda driver, n: persist(driver, orders[n], T0), count=2)  # noqa: B023
+            answers = self.crowd(lambda driver, n: persist(driver, orders[n], T0), count=2)  # noqa: B023  called within the turn
             late = [each for answer in answers for each in answer]
             same(Counter(each.outcome for each in late), Counter(acks))
             same({self.look(ack.job_id).state for ack in acks}, {"done"})
@@ -121,8 +121,8 @@ class ConcurrencyRules(Harness):
 
             def work(driver: Any, number: int) -> Any:
                 if number:
-                    return _reserve(driver, number, held.job.queue, end)  # noqa: B023
-                return driver.extend_leases([token], now=end - TICK, lease_for=HOUR)  # noqa: B023
+                    return _reserve(driver, number, held.job.queue, end)  # noqa: B023  called within the turn
+                return driver.extend_leases([token], now=end - TICK, lease_for=HOUR)  # noqa: B023  called within the turn
 
             renewed, taken = self.crowd(work, count=2)
             job = self.look(held.job.id)

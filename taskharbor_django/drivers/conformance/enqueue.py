@@ -230,7 +230,7 @@ class EnqueueRules(Harness):
         job = self.take_one("mail").job
         for name in ("id", "task", "queue", "priority", "timeout", "attempts", "max_attempts"):
             same(getattr(job, name), getattr(record, name), name)
-        for name in ("correlation_id", "idempotency_key", "trace", "created_at"):
+        for name in ("correlation_id", "idempotency_key", "trace"):
             same(getattr(job, name), getattr(record, name), name)
         same((bytes(job.payload), job.expires_at), (b"\x00\xff", T0 + HOUR))
         same((job.executions, job.lease_losses, job.handler_misses), (1, 0, 0))

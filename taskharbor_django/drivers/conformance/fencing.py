@@ -86,11 +86,11 @@ class FencingRules(Harness):
     def test_an_ended_job_is_not_inflight_whatever_is_shown(self) -> None:
         for kind in ENDS:
             self.all_refuse(JobNotInflight, partial(self.settled, kind))
-            self.all_refuse(JobNotInflight, lambda: self.settled(kind).with_wrong_token())  # noqa: B023
+            self.all_refuse(JobNotInflight, lambda: self.settled(kind).with_wrong_token())  # noqa: B023  called within the turn
 
     def test_an_ended_job_is_not_inflight_also_after_its_lease_would_have_expired(self) -> None:
         for kind in ENDS:
-            self.all_refuse(JobNotInflight, lambda: self.settled(kind).later(LEASE))  # noqa: B023
+            self.all_refuse(JobNotInflight, lambda: self.settled(kind).later(LEASE))  # noqa: B023  called within the turn
 
     def test_a_job_given_back_is_not_inflight_for_the_token_it_had(self) -> None:
         for kind in (OutcomeKind.RETRY, OutcomeKind.RELEASE):

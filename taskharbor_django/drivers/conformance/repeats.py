@@ -56,6 +56,16 @@ class RepeatRules(Harness):
         self.settle(OutcomeKind.ACK, self.take_one("again"))
         self.judged(sent, JobNotInflight, repeated=True)
 
+    def test_a_repeat_does_not_stand_in_the_way_of_the_next_outcome_of_its_job(self) -> None:
+        for place in (0, 1):
+            sent = self.applied(OutcomeKind.RETRY, queue=f"again-{place}")
+            batch = [outcome(OutcomeKind.ACK, self.take_one(f"again-{place}"))]
+            (following,) = batch
+            batch.insert(place, sent)
+            rejected = self.driver.settle(batch, now=T0)
+            same([(it.outcome, it.repeated) for it in rejected], [(sent, True)], place)
+            self.judged(following, JobNotInflight, repeated=True)
+
     def test_a_release_is_forgotten_once_another_has_the_job(self) -> None:
         sent = self.applied(OutcomeKind.RELEASE, queue="again")
         self.take_one("again")

@@ -87,7 +87,7 @@ class Stored:
         return cls(**{name: getattr(row, name) for name in names}, **others)
 
 
-def require(fact: bool, about: object) -> None:  # noqa: FBT001
+def require(fact: bool, about: object) -> None:  # noqa: FBT001  reads as an assert
     """Assert, also where Python leaves `assert` out."""
     if not fact:
         raise AssertionError(about)
