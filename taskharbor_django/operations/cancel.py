@@ -8,77 +8,47 @@ Repeat: safe.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from functools import partial
 from uuid import UUID
 
 from ..drivers import DatabaseDriver
-from ..drivers.ends import Stored, stored_rows
-from ..drivers.transient import repeat
-from ..exceptions import InvalidJob
+from ..drivers.ends import Stored
 from ..failpoints import reach
 from ..lifecycle import TRANSITIONS, JobState, Verb
 from ..models import Job, Notice
-from ..values import shown
-from .storage import default_alias, driver_for
+from ..signals import tell_on_commit
+from .batches import Batch, Left, Moved, counted, in_batches
+from .selection import Which
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Cancelled:
-    """How many were cancelled at once, asked to stop, or had ended (or never were)."""
-
-    cancelled: int = 0
-    asked: int = 0
-    left: int = 0
-
-
-def cancel(jobs: Iterable[Any], *, force: bool = False, using: str | None = None) -> Cancelled:
+def cancel(
+    which: Which,
+    *,
+    force: bool = False,
+    state: JobState | None = None,
+    using: str | None = None,
+    limit: int | None = None,
+    after: UUID | None = None,
+) -> Moved:
     """
     Cancel waiting jobs; ask running ones to stop, or with `force` take their token away.
 
-    Takes ids, also as text, handles and Jobs.
+    Takes ids, also as text, handles and Jobs, or a Selection. With `state`, those in another are
+    left alone.
     """
-    if isinstance(jobs, str | UUID) or hasattr(jobs, "id"):
-        raise InvalidJob("cancel takes several jobs: put a single one into a list", field="id")
-    wanted: dict[str, set[UUID]] = {}
-    for job in jobs:
-        wanted.setdefault(using or _alias_of(job), set()).add(as_id(job))
-    done = [_cancel_in(alias, ids, force=force) for alias, ids in wanted.items()]
-    return Cancelled(
-        cancelled=sum(it.cancelled for it in done),
-        asked=sum(it.asked for it in done),
-        left=sum(it.left for it in done),
-    )
+    verb = partial(_cancel, force=force)
+    return in_batches(which, verb, using=using, limit=limit, after=after, state=state)
 
 
-def _alias_of(job: Any) -> str:
-    """The database that a handle or Job comes from; of an id, the default."""
-    state = getattr(job, "_state", None)
-    return getattr(job, "using", None) or getattr(state, "db", None) or default_alias()
-
-
-def _cancel_in(using: str, wanted: set[UUID], *, force: bool) -> Cancelled:
-    driver = driver_for(using)
-    return repeat(using, lambda: _cancel(driver, wanted, force=force))
-
-
-def as_id(job: Any) -> UUID:
-    """The id of what stands for a job, or InvalidJob."""
-    job_id = getattr(job, "id", job)
-    try:
-        return job_id if isinstance(job_id, UUID) else UUID(job_id)
-    except (TypeError, ValueError, AttributeError):
-        raise InvalidJob(f"id: {shown(job)} is no job id", field="id") from None
-
-
-def _cancel(driver: DatabaseDriver, wanted: set[UUID], *, force: bool) -> Cancelled:
+def _cancel(batch: Batch, *, force: bool) -> Moved:
+    driver = batch.driver
     stored = Job.objects.using(driver.using)
     with driver.transaction():
-        rows = stored.filter(pk__in=wanted).order_by("pk")
-        with driver.short_waits():
-            jobs = [job for job in stored_rows(driver.waiting_for(rows)) if _is_open(job)]
+        found, why = batch.lock()
+        jobs = [job for job, _ in found if _is_open(job)]
+        why |= {job.id: Left.ENDED for job, _ in found if not _is_open(job)}
         reach("cancel.locked")
         asked = [job for job in jobs if not force and job.state == JobState.INFLIGHT]
         ended = [job for job in jobs if force or job.state != JobState.INFLIGHT]
@@ -89,14 +59,16 @@ def _cancel(driver: DatabaseDriver, wanted: set[UUID], *, force: bool) -> Cancel
         stored.filter(pk__in=[job.id for job in asked]).update(
             cancel_requested_at=now, updated_at=now
         )
-        _leave_notices(driver, jobs, Notice.Kind.REVOKED if force else Notice.Kind.CANCEL, now)
+        leave_notices(driver, jobs, Notice.Kind.REVOKED if force else Notice.Kind.CANCEL, now)
         driver.report_ends(ended)
-    return Cancelled(cancelled=len(ended), asked=len(asked), left=len(wanted) - len(jobs))
+        tell_on_commit(Verb.CANCEL, driver.using, ended, JobState.CANCELLED.value)
+    return Moved(moved=len(ended), asked=len(asked), left=counted(why))
 
 
-def _leave_notices(
-    driver: DatabaseDriver, jobs: list[Stored], kind: Notice.Kind, now: datetime
+def leave_notices(
+    driver: DatabaseDriver, jobs: Sequence[Stored], kind: Notice.Kind, now: datetime
 ) -> None:
+    """Tell the workers that hold these jobs."""
     Notice.objects.using(driver.using).bulk_create(
         Notice(token=job.lease, job_id=job.id, kind=kind, created_at=now)
         for job in jobs

@@ -11,6 +11,7 @@ from typing import Any
 
 from ..backoff import Backoff
 from ..conf import Settings, get_settings
+from ..drivers.moves import OVERDUE
 from ..exceptions import (
     CancelRequested,
     JobTimeout,
@@ -30,6 +31,7 @@ from ..values import (
     Reservation,
     as_duration,
 )
+from ..wire import type_name
 
 logger = logging.getLogger(__name__)
 
@@ -79,16 +81,17 @@ def outcome_of(
 
 def outcome(kind: OutcomeKind, reservation: Reservation, **facts: Any) -> Outcome:
     """An outcome of this reservation."""
-    lease = reservation.lease
-    return Outcome(
-        job_id=reservation.job.id, token=lease.token, version=lease.version, kind=kind, **facts
-    )
+    lease, made = reservation.lease, object.__new__(Outcome)
+    facts["job_id"], facts["kind"] = reservation.job.id, kind
+    facts["token"], facts["version"] = lease.token, lease.version
+    object.__setattr__(made, "__dict__", facts)
+    return made
 
 
 def lifetime_over(reservation: Reservation, now: datetime) -> Outcome:
     update = FailureUpdate(
         attempts=reservation.job.attempts,
-        last_error="The job was not finished within its lifetime.",
+        last_error=OVERDUE,
         failed_at=now,
         category=FailureCategory.SYSTEM,
     )
@@ -160,7 +163,7 @@ def _update(
         failed_at=now,
         category=category,
         code=sanitise_text(code, CODE_MAX_CHARS),
-        error_class=sanitise_text(type(error).__qualname__, NAME_MAX_CHARS),
+        error_class=sanitise_text(type_name(type(error)), NAME_MAX_CHARS),
         traceback=_traceback(error, settings),
     )
 

@@ -1,5 +1,5 @@
 """
-enqueue: nothing -> ready | scheduled.
+enqueue: nothing -> ready | scheduled; with jobs to wait for see edges.py.
 
 Locks:  none; with an idempotency key, the key's row.
 Fence:  the primary key; the unique key.
@@ -10,45 +10,63 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 from uuid import UUID, uuid4
 
 from django.db import connections, transaction
 
 from .. import payload
+from ..callbacks import destination
+from ..clock import pretended
 from ..conf import Settings, get_settings
-from ..context import current
+from ..context import carried, carries, current
 from ..drivers.transient import repeat
-from ..exceptions import IdempotencyConflict, InvalidJob, InvalidPayload
+from ..exceptions import (
+    IdempotencyConflict,
+    InvalidJob,
+    InvalidPayload,
+    InvalidWorkflow,
+    TooManyDependencies,
+)
+from ..lifecycle import DependencyKind
 from ..models import IdempotencyKey
 from ..task_options import Default, Limit
 from ..tasks import Call, Submission, Task
-from ..values import JobRecord, shown
+from ..values import URL_MAX_CHARS, JobRecord, shown
+from .edges import store
 from .handle import JobHandle
 from .notify import notify_on_commit
+from .plans import Edge, Plan, batches
+from .selection import as_id, home_of
 from .storage import alias_of, driver_for
-
-BATCH_BYTES = 4 * 2**20
+from .terms import refuse_queue
+from .transactions import after_commit, refuse_elsewhere
 
 OnBatch = Callable[[list[UUID]], Any]
 
 
 def enqueue(call: Call) -> JobHandle:
     """Store one job in the caller's transaction: one INSERT, unless there is a key."""
-    return _store(record_of(call))
+    record = record_of(call)
+    refuse_elsewhere(alias_of(record.queue), record.queue)
+    return _store(record, edges_of(call, record))
 
 
 def enqueue_on_commit(call: Call) -> None:
-    """Store one job once the caller's transaction has committed; refuse it, if need be, now."""
+    """Store one job once the caller's transactions have committed; refuse it, if need be, now."""
     record = record_of(call)
     record.validate()
-    transaction.on_commit(lambda: _store(record))
+    edges = edges_of(call, record)
+    after_commit(lambda: _store(record, edges))
 
 
-def _store(record: JobRecord) -> JobHandle:
+def _store(record: JobRecord, edges: list[Edge]) -> JobHandle:
     using = alias_of(record.queue)
     bound_waiting(using)
-    job_id = driver_for(using).enqueue(record)
+    if edges:
+        (job_id,) = store(driver_for(using), Plan(records=[record], edges=edges))
+    else:
+        job_id = driver_for(using).enqueue(record)
     if job_id != record.id:
         _refuse_conflicts([record], [job_id], using)
     else:
@@ -60,49 +78,62 @@ def enqueue_many(calls: Iterable[Call], batch_size: int, on_batch: OnBatch | Non
     """Store all or none, in batches of one INSERT each; return how many are new."""
     if not isinstance(batch_size, int) or batch_size < 1:
         raise ValueError(f"batch_size must be a whole number from 1, not {shown(batch_size)}")
-    batches = _batches((record_of(call) for call in calls), batch_size)
-    first, second = next(batches, None), next(batches, None)
+    plans = _plans(calls, batch_size)
+    first, second = next(plans, None), next(plans, None)
     if first is None:
         return 0
-    using = alias_of(first[0].queue)
+    queue = first.records[0].queue
+    using = alias_of(queue)
+    refuse_elsewhere(using, queue)
     bound_waiting(using)
     if second is None:
         # After a deadlock a single batch can be stored again; several are not kept for that.
         return repeat(using, lambda: _enqueue_batches([first], using, on_batch))
-    return _enqueue_batches(itertools.chain([first, second], batches), using, on_batch)
+    return _enqueue_batches(itertools.chain([first, second], plans), using, on_batch)
 
 
-def _batches(records: Iterable[JobRecord], size: int) -> Iterator[list[JobRecord]]:
-    """Cut into batches, smaller ones of large jobs: MariaDB takes 16 MiB in a statement."""
-    batch: list[JobRecord] = []
-    weight = 0
-    for record in records:
-        batch.append(record)
-        weight += len(record.payload)
-        if len(batch) == size or weight >= BATCH_BYTES:
-            yield batch
-            batch, weight = [], 0
-    if batch:
-        yield batch
+def _plans(calls: Iterable[Call], size: int) -> Iterator[Plan]:
+    """Cut into batches, each with the edges of its jobs."""
+    waiting: dict[UUID, list[Edge]] = {}
+
+    def records() -> Iterator[JobRecord]:
+        model: tuple[Any, JobRecord | None] = None, None
+        for call in calls:
+            if model[1] is not None and model[0] is call.task:
+                yield model[1].alike(_payload(call))  # a third of what a record anew takes
+                continue
+            record = record_of(call)
+            if edges := edges_of(call, record):
+                waiting[record.id] = edges
+            elif record.idempotency_key is None:
+                record.validate()
+                model = call.task, record
+            yield record
+
+    for batch in batches(records(), size):
+        edges = [waiting.pop(it.id) for it in batch if it.id in waiting] if waiting else []
+        yield Plan(records=batch, edges=list(itertools.chain(*edges)))
 
 
-def _enqueue_batches(
-    batches: Iterable[list[JobRecord]], using: str, on_batch: OnBatch | None
-) -> int:
+def _enqueue_batches(plans: Iterable[Plan], using: str, on_batch: OnBatch | None) -> int:
     with transaction.atomic(using=using):
-        return sum(_enqueue_batch(batch, using, on_batch) for batch in batches)
+        return sum(_enqueue_batch(plan, using, on_batch) for plan in plans)
 
 
-def _enqueue_batch(batch: list[JobRecord], using: str, on_batch: OnBatch | None) -> int:
-    elsewhere = next((r.queue for r in batch if alias_of(r.queue) != using), None)
-    if elsewhere is not None:
-        raise InvalidJob(f"queue: {elsewhere} is kept in another database", field="queue")
-    ids = driver_for(using).enqueue_many(batch)
+def _enqueue_batch(plan: Plan, using: str, on_batch: OnBatch | None) -> int:
+    batch, driver = plan.records, driver_for(using)
+    in_one_database(batch, using)
+    ids = store(driver, plan) if plan.edges else driver.enqueue_many(batch)
     _refuse_conflicts(batch, ids, using)
     notify_on_commit({record.queue for record in batch}, using)
     if on_batch is not None:
         on_batch(ids)
     return sum(record.id == job_id for record, job_id in zip(batch, ids, strict=True))
+
+
+def in_one_database(records: Iterable[JobRecord], using: str) -> None:
+    for queue in sorted({it.queue for it in records}):
+        refuse_queue(queue, using)
 
 
 def _refuse_conflicts(records: list[JobRecord], ids: list[UUID], using: str) -> None:
@@ -128,26 +159,52 @@ def _refuse_conflicts(records: list[JobRecord], ids: list[UUID], using: str) -> 
 # -- from a call to a record -------------------------------------------------------------------
 
 
-def record_of(call: Call) -> JobRecord:
-    """Make the record of a call, or raise what is wrong with it."""
-    task, asked, settings = call.task, call.task.submission, get_settings()
-    _bind(task, call)
-    data = payload.encode_call(
-        call.args,
-        call.kwargs,
-        max_bytes=settings.payload_max_bytes,
-        codec=settings.payload_codec,
+def record_of(call: Call, takes: str = "") -> JobRecord:
+    """Make the record of a call, or raise what is wrong with it; `takes` says which results."""
+    data, task = _payload(call, takes), call.task
+    if takes or not _is_plain(task.submission):
+        return _record(call, data, takes)
+    settings, model = task.memory.get("plain", (None, None))
+    if settings is not get_settings():
+        model = _record(call, b"")  # it stays: no caller's data in it
+        model.validate()
+        task.memory["plain"] = get_settings(), model
+    return cast(JobRecord, model.alike(data))  # a sixth of what a record anew takes
+
+
+def _is_plain(asked: Submission) -> bool:
+    """Say whether what the task, its copy and the settings say is all there is to a record."""
+    return (
+        asked.idempotency_key is None
+        and asked.tags is None
+        and not asked.callback_url
+        and not (asked.after or asked.after_any)
+        and current.get() is None
+        and pretended() is None
+        and not carries()
     )
+
+
+def _record(call: Call, data: bytes, takes: str = "") -> JobRecord:
+    task, asked, settings = call.task, call.task.submission, get_settings()
     optional = _key(asked, data, settings) if asked.idempotency_key is not None else {}
+    if takes:
+        optional["input"] = takes
     inherited, context = None, current.get()
     if context is not None:
         inherited, optional["parent"] = context.correlation_id, context.job_id
+    if isinstance(asked.callback_url, str) and 0 < len(asked.callback_url) <= URL_MAX_CHARS:
+        destination(asked.callback_url, settings.callback_hosts)
+    job_id, queue = uuid4(), (task.queue or settings.queue) if asked.queue is None else asked.queue
+    if (trace := carried(task.name, queue, job_id)) is not None:
+        optional["trace"] = trace
     return JobRecord(
-        id=uuid4(),
+        id=job_id,
         task=task.name,
         payload=data,
-        queue=(task.queue or settings.queue) if asked.queue is None else asked.queue,
+        queue=queue,
         priority=task.priority if asked.priority is None else asked.priority,
+        created_at=pretended(),
         run_at=asked.run_at,
         delay=asked.delay,
         timeout=_timeout(task, asked, settings),
@@ -161,9 +218,45 @@ def record_of(call: Call) -> JobRecord:
     )
 
 
-def _bind(task: Task[Any, Any], call: Call) -> None:
+def _payload(call: Call, takes: str = "") -> bytes:
+    """The arguments of a call, encoded, or what is wrong with them raised."""
+    settings = get_settings()
+    _bind(call.task, (None, *call.args) if takes else call.args, call.kwargs)
+    return payload.encode_call(
+        call.args,
+        call.kwargs,
+        max_bytes=settings.payload_max_bytes,
+        codec=settings.payload_codec,
+    )
+
+
+def edges_of(call: Call, record: JobRecord) -> list[Edge]:
+    """The edges that a call asks for by `after` and `after_any`."""
+    asked, edges = call.task.submission, []
+    for kind in (DependencyKind.AFTER, DependencyKind.AFTER_ANY):
+        jobs = getattr(asked, kind.value)
+        if not jobs:
+            continue
+        named = dict.fromkeys(map(as_id, jobs))
+        refuse_too_many(kind.value, len(named))
+        using = alias_of(record.queue)
+        if any((home_of(job) or using) != using for job in jobs):
+            raise InvalidWorkflow(f"{kind.value}: a job of another database cannot be waited for")
+        edges += [Edge(record.id, job_id, kind) for job_id in named]
+    return edges
+
+
+def refuse_too_many(who: str, count: int) -> None:
+    most = get_settings().max_dependencies
+    if count > most:
+        raise TooManyDependencies(
+            f"{who} names {count:,} jobs to wait for; MAX_DEPENDENCIES allows {most:,}."
+        )
+
+
+def _bind(task: Task[Any, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
     try:
-        task.check_arguments(call.args, call.kwargs)
+        task.check_arguments(args, kwargs)
     except TypeError as problem:
         raise InvalidPayload(f"{task.name}: {problem}", argument="") from None
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -25,8 +25,11 @@ from ..lifecycle import ENDED, JobState
 from ..models import Job
 from ..payload import decode_call, decode_value
 from ..values import as_duration
-from .cancel import as_id, cancel
+from .cancel import cancel
+from .requeue import requeue
+from .selection import as_id
 from .storage import default_alias, driver_for
+from .update import run_now, update
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.02, 1.0
 Timeout = timedelta | float | None
@@ -54,9 +57,9 @@ class JobHandle:
 
     def wait(self, timeout: Timeout = None) -> Job:
         """Return the job once it has ended; raise TimeoutError when that takes too long."""
-        pauses = _pauses(timeout)
+        waits = pauses(timeout)
         while (job := self.refresh()).state not in ENDED:
-            time.sleep(next(pauses))
+            time.sleep(next(waits))
         return job
 
     @property
@@ -71,30 +74,31 @@ class JobHandle:
     @property
     def result(self) -> Any:
         """What the handler returned; raises unless the job is done and its result is kept."""
-        job = self.refresh()
-        if job.state != JobState.DONE:
-            raise _no_result(job)
-        expires_at = job.result_expires_at
-        # No bytes at all stand for a result that could not be stored, NULL for a returned None.
-        if job.result == b"":
-            raise ResultNotStored(f"What job {job.pk} returned could not be stored.")
-        if expires_at and expires_at <= driver_for(self.using).now():
-            raise ResultNotStored(f"The result of job {job.pk} has expired.")
-        if job.result is None:
-            return None
-        return decode_value(job.result, codec=get_settings().payload_codec)
+        return result_of(self.refresh(), driver_for(self.using).now)
 
     def cancel(self, *, force: bool = False) -> bool:
         """Cancel the job, or ask it to stop; False when it had ended."""
-        return cancel([self.id], force=force, using=self.using).left == 0
+        return not cancel([self.id], force=force, using=self.using).left
+
+    def update(self, **columns: Any) -> bool:
+        """Change priority, tags, callback_url, run_at or queue; False when the job has started."""
+        return not update([self.id], using=self.using, **columns).left
+
+    def run_now(self) -> bool:
+        """Let a scheduled job run at once; False when it is not scheduled."""
+        return not run_now([self.id], using=self.using).left
+
+    def requeue(self, **options: Any) -> bool:
+        """Let a dead job run again; False when it is not dead, or must not alone."""
+        return not requeue([self.id], using=self.using, **options).left
 
     async def arefresh(self) -> Job:
         return await sync_to_async(self.refresh)()
 
     async def await_(self, timeout: Timeout = None) -> Job:
-        pauses = _pauses(timeout)
+        waits = pauses(timeout)
         while (job := await self.arefresh()).state not in ENDED:  # noqa: ASYNC110  others end it
-            await asyncio.sleep(next(pauses))
+            await asyncio.sleep(next(waits))
         return job
 
     async def aresult(self) -> Any:
@@ -104,7 +108,22 @@ class JobHandle:
         return await sync_to_async(self.cancel)(force=force)
 
 
-def _pauses(timeout: Timeout) -> Iterator[float]:
+def result_of(job: Job, now: Callable[[], datetime]) -> Any:
+    """What the handler of a job that was read returned, or raise why it cannot be said."""
+    if job.state != JobState.DONE:
+        raise _no_result(job)
+    expires_at = job.result_expires_at
+    # No bytes at all stand for a result that could not be stored, NULL for a returned None.
+    if job.result == b"":
+        raise ResultNotStored(f"What job {job.pk} returned could not be stored.")
+    if expires_at and expires_at <= now():
+        raise ResultNotStored(f"The result of job {job.pk} has expired.")
+    if job.result is None:
+        return None
+    return decode_value(job.result, codec=get_settings().payload_codec)
+
+
+def pauses(timeout: Timeout) -> Iterator[float]:
     """Growing pauses between two looks; TimeoutError after the last."""
     patience = None if timeout is None else as_duration(timeout).total_seconds()
     started, pause = steady(), FIRST_PAUSE

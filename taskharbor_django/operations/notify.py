@@ -16,7 +16,11 @@ from django.db import connections, transaction
 from ..conf import get_settings
 
 CHANNEL = "taskharbor"
-DEBOUNCE = 0.005
+DEBOUNCE = 0.01  # less than the second look of a worker is away
+
+# A transaction that notifies has a commit of its own, which would wait for the disk like any other;
+# there is nothing in it that a crash could lose. The setting ends with that transaction.
+_NOTIFY = "SELECT set_config('synchronous_commit', 'off', true), pg_notify(%s, %s)"
 
 _last: dict[tuple[str, str], float] = {}
 
@@ -43,4 +47,4 @@ def _notify(queue: str, using: str) -> None:
         return
     _last[using, queue] = now
     with connections[using].cursor() as cursor:
-        cursor.execute("SELECT pg_notify(%s, %s)", [CHANNEL, queue])
+        cursor.execute(_NOTIFY, [CHANNEL, queue])

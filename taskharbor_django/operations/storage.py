@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 
 from django.core.signals import setting_changed
 from django.db import router
@@ -24,9 +24,21 @@ def default_alias() -> str:
     return get_settings().database or router.db_for_write(Job)
 
 
+def aliases() -> list[str]:
+    """Every alias that keeps queues, the default one first."""
+    return list(dict.fromkeys([default_alias(), *get_settings().queue_databases.values()]))
+
+
 @cache
 def driver_for(using: str) -> DatabaseDriver:
-    return DatabaseDriver(using)
+    """The one driver of an alias, which tells the app what has ended."""
+    from . import followers  # they are verbs, and stand on this module
+
+    driver = DatabaseDriver(using)
+    driver.on_end = partial(followers.ended, driver)
+    driver.on_revive = partial(followers.revived, driver)
+    driver.on_discard = partial(followers.discarded, driver)
+    return driver
 
 
 @receiver(setting_changed)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
-from datetime import datetime
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.db.models import F
@@ -18,12 +18,20 @@ from django.db.models import F
 from .. import __version__
 from ..drivers import DatabaseDriver
 from ..models import QueueMinute, Worker
+from .storage import default_alias
 
 Counts = Mapping[tuple[datetime, str], Mapping[str, int]]  # (minute, queue) -> column -> how many
 
 
 def start_worker(
-    driver: DatabaseDriver, worker: str, *, name: str, queues: str, slots: int, now: datetime
+    driver: DatabaseDriver,
+    worker: str,
+    *,
+    name: str,
+    queues: str,
+    slots: int,
+    lease: timedelta,
+    now: datetime,
 ) -> None:
     row = Worker(
         id=worker,
@@ -33,6 +41,7 @@ def start_worker(
         version=__version__,
         queues=queues,
         slots=slots,
+        lease=lease,
         started_at=now,
         last_beat_at=now,
     )
@@ -50,6 +59,19 @@ def beat_worker(driver: DatabaseDriver, worker: str, *, now: datetime, **facts: 
 def stop_worker(driver: DatabaseDriver, worker: str, *, now: datetime) -> None:
     rows = Worker.objects.using(driver.using).filter(pk=worker)
     rows.update(stopped_at=now, last_beat_at=now, busy=0)
+
+
+def ask_workers(
+    ids: Iterable[str], request: Worker.Request | str, *, using: str | None = None
+) -> int:
+    """
+    Ask workers to reserve nothing more, to stop, or with "" to go on; return how many were asked.
+
+    They hear it with their next beat. Who was asked to stop cannot be called back.
+    """
+    rows = Worker.objects.using(using or default_alias())
+    open_rows = rows.filter(pk__in=list(ids), stopped_at=None).exclude(request=Worker.Request.STOP)
+    return open_rows.update(request=Worker.Request(request).value if request else "")
 
 
 def count_minutes(driver: DatabaseDriver, worker: str, counts: Counts) -> None:
