@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-SHORT_RUN = 0.010
 FIRST_BATCH, LARGEST_BATCH = 50, 500
 REMEMBERED = 64
+# No more is held ahead than is begun within this; nothing, where a slot would not begin two.
 BEGUN_WITHIN = 0.3
+SHORT_RUN = BEGUN_WITHIN / 2
 
 
 class Appetite:
@@ -13,7 +14,7 @@ class Appetite:
 
     def __init__(self, most: int | None = None, slots: int = 1) -> None:
         self._most = most
-        self._slots = slots
+        self.slots = slots
         self._batch = FIRST_BATCH
         self._runs: list[float] = []
         self._median = 0.0
@@ -51,7 +52,7 @@ class Appetite:
         if self.sated or (self._most == 0) or not self._is_short():
             return 0
         # No more than is begun within a part of the second after which it would be given back.
-        batch = min(self._batch, int(self._slots * BEGUN_WITHIN / self._median))
+        batch = min(self._batch, int(self.slots * BEGUN_WITHIN / self._median))
         return batch if self._most is None else min(batch, self._most)
 
     def _is_short(self) -> bool:

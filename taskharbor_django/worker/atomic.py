@@ -9,10 +9,14 @@ Repeat: a commit whose reply was lost is found out by the retry that follows: a 
 
 from __future__ import annotations
 
+from functools import partial
+
 from ..clock import Clock
+from ..drivers import DatabaseDriver
 from ..failpoints import reach
 from ..lifecycle import OutcomeKind
 from ..operations import decide
+from ..operations.additions import add
 from ..operations.storage import driver_for
 from ..values import Outcome, Rejection
 from . import executor
@@ -34,6 +38,12 @@ def _require(rejections: list[Rejection]) -> None:
         raise NotMine(rejection)
 
 
+def _add(driver: DatabaseDriver, running: Running) -> None:
+    """Store what the handler has added to its workflow, in its own transaction."""
+    for asked in running.context.additions if running.context else ():
+        add(driver, running.reservation, asked)
+
+
 def run_atomic(
     using: str, running: Running, prepared: Prepared, clock: Clock, stretch: Interruptible
 ) -> Outcome:
@@ -45,7 +55,8 @@ def run_atomic(
             stretch.leave()
             reach("atomic.called")
             outcome = executor.finished(prepared, running.reservation, value, clock.now())
-            _require(driver.settle_waiting(outcome, now=clock.now()))
+            also = partial(_add, driver, running)
+            _require(driver.settle_waiting(outcome, now=clock.now(), also=also))
             reach("atomic.settled")
     except NotMine:
         # Nothing of the run is left, so nothing is charged; if the lease is lost, neither is this.

@@ -2,30 +2,38 @@
 Settle what finished, in batches: as soon as it is free, whatever has gathered; no timer.
 
 No outcome is dropped while its lease is believed in. A database that is away is tried again after
-a growing pause; an outcome that meets a lock, or a lease whose renewal is still on its way, goes
-into a later batch.
+a growing pause, once each time; an outcome that meets a lock, or a lease whose renewal is still on
+its way, goes into a later batch. A batch that failed comes again behind all others, and in halves
+if it fails again; an outcome that makes every settle fail waits alone.
 """
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from datetime import datetime
 
+from .. import signals
 from ..clock import Clock
 from ..drivers import DatabaseDriver
-from ..exceptions import JobLocked, LeaseExpired
+from ..exceptions import JobLocked, LeaseExpired, NotSettled
 from ..failpoints import reach
 from ..operations.settle import settle
 from ..values import Outcome, Rejection
+from .announcer import Announcer
 from .holdings import Holdings, Running
-from .trouble import Trouble, disconnect
+from .lines import Lines
+from .trouble import Trouble, disconnect, tell_fault
 
 logger = logging.getLogger(__name__)
 
 LARGEST_BATCH = 500
-LOCKED_PAUSE, EXPIRED_PAUSE = 0.05, 1.0
+LOCKED_PAUSE, EXPIRED_PAUSE, FAILED_PAUSE = 0.05, 1.0, 10.0
 
 Finished = tuple[Running, Outcome]
 OnSettled = Callable[[Sequence[Finished]], None]
@@ -42,6 +50,9 @@ class Completer(threading.Thread):
         clock: Clock,
         on_settled: OnSettled,
         on_settling: OnSettling = lambda _: None,
+        *,
+        announcer: Announcer | None = None,
+        lines: Lines | None = None,
     ) -> None:
         super().__init__(name="taskharbor-completer", daemon=True)
         self._driver = driver
@@ -49,19 +60,29 @@ class Completer(threading.Thread):
         self._clock = clock
         self._on_settled = on_settled
         self._on_settling = on_settling
+        self._announcer = announcer
+        self._lines = lines or Lines(driver.using)
         self._finished: deque[Finished] = deque()
+        self._gathered: list[Finished] = []  # what this turn is to settle
+        self._failed: deque[list[Finished]] = deque()  # batches that were not, each by itself
+        self._new_failed = 0  # of these, how many since one of them was tried again
         self._again: list[Finished] = []
-        self._pause: float | None = None  # how long what is in _again should wait
+        self._pause: float | None = None  # how long what is left should wait
         self._wake = threading.Event()
+        self._aside: list[Finished] = []  # what alone makes a settle fail
+        self._aside_until = 0.0
         self._empty = threading.Event()
         self._empty.set()
         self._closing = False
         self._trouble = Trouble("settle")
+        self.connected = threading.Event()
 
     def put(self, running: Running, outcome: Outcome) -> None:
-        self._empty.clear()
+        # In this order: between the two the completer may have found nothing and said so.
         self._finished.append((running, outcome))
-        if not self._trouble.lasts and not self._wake.is_set():
+        if self._empty.is_set():
+            self._empty.clear()
+        if not self._wake.is_set() and not self._trouble.lasts:
             self._wake.set()
 
     def hurry(self) -> None:
@@ -70,7 +91,8 @@ class Completer(threading.Thread):
 
     def unsettled(self) -> dict[Running, Outcome]:
         """What could not be settled, after `close`."""
-        return dict([*self._again, *self._finished])
+        failed = itertools.chain.from_iterable(self._failed)
+        return dict([*self._gathered, *failed, *self._again, *self._aside, *self._finished])
 
     def drain(self, timeout: float) -> bool:
         """Wait until everything is settled or lost; False when that takes too long."""
@@ -83,27 +105,40 @@ class Completer(threading.Thread):
         self.join()
 
     def run(self) -> None:
+        if self._announcer is not None:
+            signals.deliver_through(self._announcer.put)
+        self._lines.connect(self._trouble, wait=self._wait, over=lambda: self._closing)
+        self.connected.set()
         while not self._closing:
-            self._wake.wait(self._pause)
-            self._wake.clear()
-            self._settle_gathered()
+            self._wait(self._pause)
+            self._turn()
         if self._finished:  # it came between the last look and `close`
-            self._settle_gathered()
+            self._turn()
         disconnect(self._driver.using)
+
+    def _wait(self, pause: float | None) -> None:
+        self._wake.wait(pause)
+        self._wake.clear()
+
+    def _turn(self) -> None:
+        try:
+            self._settle_gathered()
+        except Exception as error:  # noqa: BLE001  the outcomes are still here, and others come
+            self._pause = EXPIRED_PAUSE
+            tell_fault(logger, error, "a turn to settle outcomes failed; the next comes")
 
     def _settle_gathered(self) -> None:
         """Try all there is, once; what meets a lock, or no database, is for the next turn."""
         self._pause = None
-        gathered, self._again = self._again, []
-        while self._finished:
-            gathered.append(self._finished.popleft())
-        for start in range(0, len(gathered), LARGEST_BATCH):
-            end = start + LARGEST_BATCH
-            batch = [item for item in gathered[start:end] if self._is_held(*item)]
-            if batch and not self._flush(batch):
-                self._again += batch + gathered[end:]
-                return
-        if self._again:
+        self._gather()
+        lines = [self._settle_new, self._settle_failed]
+        if self._new_failed > 1:  # without end, perhaps, and those before would never come again
+            lines.reverse()
+        if not all(settle_line() for settle_line in lines):
+            return  # the database may be away: one failure in each turn is enough
+        if self._aside:
+            self._pause = min(FAILED_PAUSE, self._pause or FAILED_PAUSE)
+        if self._again or self._aside:
             return
         self._empty.set()
         # An outcome that came between the last look and set() has cleared nothing yet.
@@ -111,43 +146,105 @@ class Completer(threading.Thread):
             self._empty.clear()
             self._wake.set()
 
-    def _is_held(self, running: Running, outcome: Outcome) -> bool:
-        if self._holdings.find(running.token, running.job_id) is running:
-            return True
-        logger.info("job %s: its %s is dropped with its lost lease", running.job_id, outcome.kind)
-        return False
+    def _gather(self) -> None:
+        self._gathered += self._again
+        self._again = []
+        while self._finished:
+            self._gathered.append(self._finished.popleft())
+        if self._aside and time.monotonic() >= self._aside_until:
+            self._failed.extend([each] for each in self._aside)
+            self._aside = []
 
-    def _flush(self, batch: list[Finished]) -> bool:
-        """Settle one batch; False when the database cannot be used."""
+    def _settle_new(self) -> bool:
+        """Settle what has gathered; False when a batch failed, which comes again behind all."""
+        while self._gathered:
+            batch = self._gathered[:LARGEST_BATCH]
+            settled = self._flush(batch)
+            del self._gathered[: len(batch)]
+            if not settled:
+                self._failed.append(batch)
+                self._new_failed += 1
+                return False
+        return True
+
+    def _settle_failed(self) -> bool:
+        """Settle what has failed before; False when a batch did again."""
+        self._new_failed = 0
+        while self._failed:
+            others_went = not self._trouble.lasts
+            settled = self._flush(self._failed[0])
+            batch = self._failed.popleft()
+            if not settled:
+                self._divide(batch, others_went=others_went)
+                return False
+        return True
+
+    def _divide(self, batch: list[Finished], *, others_went: bool) -> None:
+        """Find out by and by whether it is the database that fails, or one outcome, or too many."""
+        if len(batch) > 1:
+            middle = len(batch) // 2
+            self._failed.extend([batch[:middle], batch[middle:]])
+        elif others_went:
+            self._set_aside(*batch[0])
+        else:
+            self._failed.append(batch)
+
+    def _flush(self, finished: list[Finished]) -> bool:
+        """Settle one batch; False when the database cannot be used, or not for this."""
+        batch = [item for item in finished if _is_held(*item)]
+        if not batch:
+            return True
         outcomes = [outcome for _, outcome in batch]
         try:
             self._on_settling([running for running, _ in batch])
-            with self._holdings.settling:
+            with self._lines.waiting(), self._holdings.settling:
                 reach("completer.settling")
-                rejections = settle(self._driver, outcomes, now=self._clock.now())
+                now = self._clock.now()
+                rejections = settle(self._driver, outcomes, now=now)
                 reach("completer.settled")
-                self._sort_out(batch, rejections)
+                settled = self._sort_out(batch, rejections)
         except Exception as error:  # noqa: BLE001  no outcome is dropped, whatever it is
             self._pause = self._trouble.began(error)
             disconnect(self._driver.using)
             return False
         self._trouble.ended()
+        self._tell(settled, now)
         return True
 
-    def _sort_out(self, batch: list[Finished], rejections: list[Rejection]) -> None:
-        refused = {rejection.outcome.job_id: rejection for rejection in rejections}
-        settled = []
+    def _tell(self, settled: list[Finished], now: datetime) -> None:
+        """Tell of what is durable; from here on nothing that is raised may bring it back."""
+        if not settled:
+            return
+        try:
+            self._on_settled(settled)
+            if self._announcer is not None:
+                self._announcer.settled(settled, now=now)
+        except Exception as error:  # noqa: BLE001  whatever a listener does
+            tell_fault(logger, error, "settled outcomes could not be told of")
+
+    def _sort_out(self, batch: list[Finished], rejections: list[Rejection]) -> list[Finished]:
+        """Keep what must come again; return what is settled. It must not raise in the middle."""
+        if not rejections:
+            return self._end(batch)
+        # By token: after a lost reply a batch may have two runs of a job, each with its own fate.
+        refused = {(it.outcome.token, it.outcome.job_id): it for it in rejections}
+        settled: list[Finished] = []
         for running, outcome in batch:
-            rejection = refused.get(outcome.job_id)
+            rejection = refused.get((outcome.token, outcome.job_id))
             if rejection is None or rejection.repeated:
                 settled.append((running, outcome))
             elif isinstance(rejection.error, JobLocked | LeaseExpired):
                 self._try_again(running, outcome, rejection)
+            elif isinstance(rejection.error, NotSettled):
+                self._set_aside(running, outcome)
             else:
                 self._give_up(running, rejection)
+        return self._end(settled)
+
+    def _end(self, settled: list[Finished]) -> list[Finished]:
+        """These are held no more."""
         self._holdings.remove_many(running for running, _ in settled)
-        if settled:
-            self._on_settled(settled)
+        return settled
 
     def _try_again(self, running: Running, outcome: Outcome, rejection: Rejection) -> None:
         """A lock goes away; a lease that looks expired may just have been renewed."""
@@ -155,13 +252,27 @@ class Completer(threading.Thread):
         pause = LOCKED_PAUSE if isinstance(rejection.error, JobLocked) else EXPIRED_PAUSE
         self._pause = min(pause, self._pause or pause)
 
+    def _set_aside(self, running: Running, outcome: Outcome) -> None:
+        """Each try with others costs those several turns: it has to wait longer."""
+        self._aside.append((running, outcome))
+        self._aside_until = time.monotonic() + FAILED_PAUSE
+
     def _give_up(self, running: Running, rejection: Rejection) -> None:
         """The job is somebody else's now: what was done here does not count."""
         self._holdings.remove(running)
-        logger.warning(
-            "job %s: its %s came too late: %s",
-            running.job_id,
-            rejection.outcome.kind,
-            rejection.error,
-            extra={"job_id": str(running.job_id), "outcome": str(rejection.outcome.kind)},
-        )
+        with contextlib.suppress(Exception):  # the rest of the batch is not done with yet
+            logger.warning(
+                "job %s: its %s came too late: %s",
+                running.job_id,
+                rejection.outcome.kind,
+                rejection.error,
+                extra={"job_id": str(running.job_id), "outcome": str(rejection.outcome.kind)},
+            )
+
+
+def _is_held(running: Running, outcome: Outcome) -> bool:
+    if running.held:
+        return True
+    with contextlib.suppress(Exception):  # a filter that raises must not stop the others
+        logger.info("job %s: its %s is dropped with its lost lease", running.job_id, outcome.kind)
+    return False

@@ -27,9 +27,18 @@ def clean(opened: Iterable[Any] | None = None) -> None:
 
 
 def undo() -> None:
-    """End transactions that were left open, and leave alone what others may be using just now."""
+    """
+    End transactions that were left open, and close what an error may have broken.
+
+    Others may be in the midst of using the rest, which is not closed for its age here.
+    """
     for connection in _all():
-        _undo(connection)
+        if (
+            not _undo(connection)
+            and connection.connection is not None
+            and connection.errors_occurred
+        ):
+            connection.close_if_unusable_or_obsolete()
 
 
 def _undo(connection: Any) -> bool:
@@ -92,18 +101,37 @@ class Opened:
             with contextlib.suppress(Exception):  # closed already, or a driver without a socket
                 _cut(connection)
 
+    def shut(self, thread: int) -> None:
+        """Shut the sockets under a thread that waits for them; it may go on with new ones."""
+        for connection in list(self.by(thread)):
+            with contextlib.suppress(Exception):  # closed just now, or a driver without a socket
+                shut_socket(connection)
+
     def forget(self, thread: int) -> None:
         self._by_thread.pop(thread, None)
+
+
+def shut_socket(wrapper: Any) -> None:
+    """End a connection from another thread: closing it could free memory that its own uses."""
+    with socket.socket(fileno=os.dup(wrapper.connection.fileno())) as channel:
+        channel.shutdown(socket.SHUT_RDWR)
 
 
 def _cut(wrapper: Any) -> None:
     raw = wrapper.connection
     if wrapper.vendor == "postgresql":
-        # Closing it here could free memory that the other thread is using: shut the socket instead.
-        with socket.socket(fileno=os.dup(raw.fileno())) as channel:
-            channel.shutdown(socket.SHUT_RDWR)
+        shut_socket(wrapper)
     elif wrapper.vendor == "mysql":
-        with connections[wrapper.alias].cursor() as cursor:
-            cursor.execute("KILL %s", [raw.thread_id()])
+        # By a thread of its own: it may be the server that does not answer.
+        told = wrapper.alias, raw.thread_id()
+        threading.Thread(target=_kill_session, args=told, daemon=True).start()
+        shut_socket(wrapper)
     else:
         raw.interrupt()
+
+
+def _kill_session(using: str, session: int) -> None:
+    """End the session at the server, which else goes on until its statement is done."""
+    with contextlib.suppress(Exception), connections[using].cursor() as cursor:
+        cursor.execute("KILL %s", [session])
+    connections[using].close()

@@ -19,6 +19,7 @@ class Dispatch:
         self._coroutines = coroutines
         self._isolate_all = isolate_all
         self._share = 0.0
+        self._known: dict[str, bool] = {}
 
     def free(self, *, sated: bool) -> int:
         """
@@ -29,6 +30,21 @@ class Dispatch:
         if sated:
             return self._threads.free
         return self._threads.free + round(self._coroutines.free * self._share)
+
+    @property
+    def slots(self) -> int:
+        """How many jobs run at once, of the kinds that come."""
+        return self._threads.size + round(self._coroutines.size * self._share)
+
+    @property
+    def waiting(self) -> int:
+        return len(self._threads.line) + len(self._coroutines.line)
+
+    def take_back(self, waited: float = 0.0) -> list[Running]:
+        """Take out what no slot was free for, where the first has waited for so long."""
+        pools = self._threads, self._coroutines
+        late = [pool for pool in pools if pool.line.oldest_wait() >= waited]
+        return [running for pool in late for running in pool.take_back()]
 
     def put(self, taken_on: Sequence[Running]) -> None:
         if not taken_on:
@@ -45,7 +61,12 @@ class Dispatch:
 
     def _is_async(self, running: Running) -> bool:
         job = running.reservation.job
-        if job.lease_losses or self._isolate_all or job.task not in registry:
+        if job.lease_losses or self._isolate_all:
             return False
-        task = registry.get(job.task)
-        return task.is_async and task.isolation is None
+        known = self._known.get(job.task)
+        if known is None:
+            if job.task not in registry:
+                return False
+            task = registry.get(job.task)
+            known = self._known[job.task] = task.is_async and task.isolation is None
+        return known

@@ -11,24 +11,28 @@ import logging
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 from ..conf import get_settings
 from ..context import JobContext
-from ..exceptions import InvalidPayload, PayloadCorrupt, UnknownTask
+from ..exceptions import InvalidPayload, PayloadCorrupt, ResultNotStored, UnknownTask
 from ..failpoints import reach
-from ..lifecycle import FailureCategory, OutcomeKind
+from ..lifecycle import FailureCategory, Input, OutcomeKind
 from ..operations import decide
-from ..payload import decode_call, encode_value
+from ..operations.inputs import FAILURE, MISSING
+from ..payload import decode_call, decode_value, encode_value
 from ..task_options import Default
 from ..tasks import Task, registry
-from ..values import Outcome, Reservation
+from ..values import Failure, JobRecord, Outcome, Reservation
 
 logger = logging.getLogger(__name__)
 
+NOTHING = timedelta(0)
 NOT_STORED = b""  # stands for a result that could not be stored
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen, as other values are: one is made for each job, and never leaves the run.
+@dataclass(slots=True)
 class Prepared:
     """A call that is ready to be made."""
 
@@ -53,8 +57,10 @@ def prepare(reservation: Reservation, now: datetime) -> Prepared | Outcome:
         return decide.handler_missing(reservation, now)
     try:
         args, kwargs = decode_call(job.payload, codec=get_settings().payload_codec)
+        if job.input:
+            args = (_taken(job), *args)
         task.check_arguments(args, kwargs)
-    except (PayloadCorrupt, TypeError) as error:
+    except (PayloadCorrupt, ResultNotStored, TypeError) as error:
         return decide.outcome_of(
             error,
             reservation,
@@ -62,9 +68,27 @@ def prepare(reservation: Reservation, now: datetime) -> Prepared | Outcome:
             now=now,
             started_at=now,
             category=FailureCategory.PERMANENT,
-            code="payload",
+            code="result" if isinstance(error, ResultNotStored) else "payload",
         )
     return Prepared(task, args, kwargs, now)
+
+
+def _taken(job: JobRecord) -> Any:
+    """What the job takes of those it waited for: one result, or a list of them."""
+    values = [_input(kind, data) for kind, data in job.inputs]
+    if job.input == Input.LIST:
+        return values
+    if not values:
+        raise ResultNotStored("The job whose result this one takes is gone.")
+    return values[0]
+
+
+def _input(kind: str, data: Any) -> Any:
+    if kind == MISSING:
+        raise ResultNotStored(f"The result of job {data}, which this one takes, is not stored.")
+    if kind == FAILURE:
+        return Failure(**data | {"job_id": UUID(data["job_id"])})
+    return None if data is None else decode_value(data, codec=get_settings().payload_codec)
 
 
 def call(prepared: Prepared, context: JobContext | None) -> Any:
@@ -78,7 +102,12 @@ def finished(prepared: Prepared, reservation: Reservation, value: Any, now: date
     """The ack of a handler that returned."""
     reach("executor.returned")
     settings, task = get_settings(), prepared.task
-    result, ttl = None, None
+    # What is as the class has it anyway is left out: most jobs return nothing and are kept.
+    facts: dict[str, Any] = {"started_at": prepared.started_at, "finished_at": now}
+    if not task.keep or settings.retention["done"] == NOTHING:
+        facts["keep"] = False
+    if (task.record_attempts or settings.record_attempts) == "all":
+        facts["record"] = True
     if value is not None:
         try:
             result = encode_value(
@@ -94,16 +123,9 @@ def finished(prepared: Prepared, reservation: Reservation, value: Any, now: date
             )
             result = NOT_STORED
         ttl = settings.result_ttl if isinstance(task.result_ttl, Default) else task.result_ttl
-    return decide.outcome(
-        OutcomeKind.ACK,
-        reservation,
-        result=result,
-        result_expires_at=None if ttl is None else now + ttl,
-        keep=task.keep and settings.retention["done"] != timedelta(0),
-        record=settings.record_attempts == "all",
-        started_at=prepared.started_at,
-        finished_at=now,
-    )
+        facts["result"] = result
+        facts["result_expires_at"] = None if ttl is None else now + ttl
+    return decide.outcome(OutcomeKind.ACK, reservation, **facts)
 
 
 def failed(

@@ -34,19 +34,38 @@ def _tell_retry(running: Running, outcome: Outcome) -> None:
 
 
 def _tell_death(running: Running, outcome: Outcome) -> None:
+    """
+    Say it once, with the exception, which error trackers look for in the record.
+
+    Handlers that write text get the stored traceback instead, in which secrets are masked.
+    """
     update, job = outcome.update, running.reservation.job
     error, trace = ("", "") if update is None else (update.last_error, update.traceback)
     text = "job %s: %s is dead (%s): %s"
-    if trace:
-        text += "\n%s"
-    known = [job.task, outcome.reason, _first_line(error), *([trace.rstrip()] if trace else [])]
-    _write(logging.ERROR, text, running, *known)
+    known = [job.task, outcome.reason, _first_line(error)]
+    _write(logging.ERROR, text, running, *known, error=running.error, trace=trace.rstrip())
 
 
-def _write(level: int, text: str, running: Running, *known: Any) -> None:
+def _write(
+    level: int,
+    text: str,
+    running: Running,
+    *known: Any,
+    error: BaseException | None = None,
+    trace: str = "",
+) -> None:
+    if not logger.isEnabledFor(level):
+        return
     job = running.reservation.job
-    extra = {"job_id": str(job.id), "task": job.task, "queue": job.queue}
-    logger.log(level, text, job.id, *known, extra=extra)
+    raised = None if error is None else (type(error), error, error.__traceback__)
+    file, line, function, _ = logger.findCaller()
+    record = logger.makeRecord(
+        logger.name, level, file, line, text, (job.id, *known), raised, function
+    )
+    # What a formatter finds here it does not make anew from the exception itself.
+    record.exc_text = trace or None
+    record.__dict__ |= {"job_id": str(job.id), "task": job.task, "queue": job.queue}
+    logger.handle(record)
 
 
 def _shown(moment: datetime | None) -> str:

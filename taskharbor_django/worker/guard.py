@@ -5,6 +5,7 @@ Runs as a program of its own, with the standard library alone. Its standard inpu
 the worker, which writes on each line the process groups of all its children. The pipe ends when the
 worker does, in whatever way. The children then have a few seconds to give back what they hold; a
 child that is stopped, or whose handler never lets another thread of it run, cannot even do that.
+A supervisor of the worker is told when all are gone (farewell.py).
 """
 
 import contextlib
@@ -15,9 +16,10 @@ import time
 
 PATIENCE = 5.0
 LOOK_EACH = 0.05
+CHILDREN_GONE = b"c"
 
 
-def main() -> None:
+def main(farewell: int | None = None) -> None:
     # Whoever stops everything at once, as systemd does, must not stop this first.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -30,6 +32,9 @@ def main() -> None:
         time.sleep(LOOK_EACH)
     for group in held:
         _kill(group)
+    if farewell is not None:
+        with contextlib.suppress(OSError):  # the supervisor is gone as well
+            os.write(farewell, CHILDREN_GONE)
 
 
 def _leader_lives(group: int) -> bool:
@@ -47,4 +52,4 @@ def _kill(group: int) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(*map(int, sys.argv[1:]))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -21,7 +21,8 @@ from ..failpoints import reach
 from ..operations.report import notices_for, remove_notices
 from ..values import Reservation
 from .holdings import CANCEL, REVOKED, Holdings
-from .trouble import Trouble, disconnect
+from .lines import Lines
+from .trouble import Trouble, disconnect, tell_fault
 
 logger = logging.getLogger(__name__)
 
@@ -39,8 +40,9 @@ class Heartbeat(threading.Thread):
         *,
         lease: timedelta,
         interval: timedelta,
+        lines: Lines,
         on_beat: Callable[[], None],
-        on_found: Callable[[list[Reservation], float], None],
+        on_found: Callable[[Sequence[Reservation], float], None],
         on_turn: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(name="taskharbor-heartbeat", daemon=True)
@@ -49,6 +51,7 @@ class Heartbeat(threading.Thread):
         self._clock = clock
         self._lease = lease
         self._interval = interval.total_seconds()
+        self._lines = lines
         self._on_beat = on_beat
         self._on_found = on_found
         self._on_turn = on_turn
@@ -56,6 +59,7 @@ class Heartbeat(threading.Thread):
         self._now = threading.Event()
         self._stopping = False
         self._trouble = Trouble("heartbeat")
+        self.connected = threading.Event()
 
     def doubt(self, token: UUID) -> None:
         """A reserve got no reply: ask what it took until its lease, if any, has expired."""
@@ -70,23 +74,48 @@ class Heartbeat(threading.Thread):
 
     def run(self) -> None:
         pause, left = self._interval, LAST_BEATS
+        self._lines.connect(self._trouble, wait=self._wait, over=lambda: self._stopping)
+        self.connected.set()
         while left:
-            self._now.wait(pause)
-            self._now.clear()
+            self._wait(pause)
             # Looked at before the beat: one that is under way at `close` is not the last.
-            pause, stopping = self._interval, self._stopping
-            try:
-                self.beat()
-                self._trouble.ended()
-                left = 0 if stopping else LAST_BEATS
-            except Exception as error:  # noqa: BLE001  the next beat may go through
-                disconnect(self._driver.using)
-                pause = min(self._trouble.began(error), max(SOONEST, self._interval / 4))
-                if stopping:
-                    pause, left = SOONEST, left - 1
-            self._lose_overdue()
-            self._on_turn()
+            stopping = self._stopping
+            again = self._turn_safely()
+            if stopping:
+                pause, left = SOONEST, left - 1 if again else 0
+            else:
+                pause = again or self._interval
         disconnect(self._driver.using)
+
+    def _turn_safely(self) -> float:
+        try:
+            return self._turn()
+        except Exception as error:  # noqa: BLE001  whatever raises, leases have to be renewed
+            tell_fault(logger, error, "a turn of the heartbeat failed; the next comes")
+            return self._soon
+
+    def _turn(self) -> float:
+        """Beat, and lose what is overdue; return how soon to beat again, 0 when all is well."""
+        again = 0.0
+        try:
+            # Shorter than others: there must be time for another try, on a new connection.
+            with self._lines.waiting(0.5):
+                self.beat()
+            self._trouble.ended()
+        except Exception as error:  # noqa: BLE001  the next beat may go through
+            disconnect(self._driver.using)
+            again = min(self._trouble.began(error), self._soon)
+        self.lose_overdue()
+        self._on_turn()
+        return again
+
+    @property
+    def _soon(self) -> float:
+        return max(SOONEST, self._interval / 4)
+
+    def _wait(self, pause: float) -> None:
+        self._now.wait(pause)
+        self._now.clear()
 
     def beat(self) -> None:
         sent = steady()
@@ -133,12 +162,13 @@ class Heartbeat(threading.Thread):
     def _ask_for_doubtful(self, sent: float) -> None:
         for token, until in list(self._doubtful.items()):
             found = self._driver.held(token, now=self._clock.now())
-            if found or until <= steady():
-                del self._doubtful[token]
             if found:
                 self._on_found(found, sent)
+            if found or until <= steady():
+                del self._doubtful[token]
 
-    def _lose_overdue(self) -> None:
+    def lose_overdue(self) -> None:
+        """Stop what is past its local deadline; also called while a beat waits for its answer."""
         for token in self._holdings.overdue():
             self._lose(token, "it could not be renewed in time")
 

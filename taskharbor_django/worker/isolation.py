@@ -60,7 +60,7 @@ from .interrupts import Interrupted
 from .messages import ChannelClosed, Message, error_facts, read_outcome, reservation_facts
 from .nursery import IDLE_FOR, Nursery
 from .options import WorkerOptions
-from .pools import SHUTDOWN, TIME_IS_UP, Holds, end_of, not_ours
+from .pools import SHUTDOWN, TIME_IS_UP, end_of, not_ours
 from .processes import LOOK_EACH, Child, NotReady
 from .reports import Reports
 
@@ -81,15 +81,13 @@ class Children:
         clock: Clock,
         options: WorkerOptions,
         *,
-        holds: Holds = lambda _token: True,
         idle_for: float = IDLE_FOR,
     ) -> None:
         self._runtime = runtime
         self._clock = clock
         self._using = options.using
-        self._holds = holds
         self._numbers = itertools.count(1)
-        self._nursery = Nursery(idle_for)
+        self._nursery = Nursery(idle_for, options.farewell)
 
     def close(self) -> None:
         """End the idle ones and kill the others; from now on none is started."""
@@ -132,7 +130,7 @@ class Children:
             child.get_ready(self._using)
             self._begin_anew(running, prepared)
         # Asked again: until a child is ready, seconds may go by, or an hour in a stopped process.
-        if not self._holds(running.token):
+        if not running.is_ours(steady()):
             return not_ours(running)
         number, told = next(self._numbers), False
         facts = {"number": number, "now": self._clock.now(), "steady": steady()}

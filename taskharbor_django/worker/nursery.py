@@ -21,12 +21,12 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
 class Nursery:
     """Which children there are, and which job each of them has."""
 
-    def __init__(self, idle_for: float) -> None:
+    def __init__(self, idle_for: float, farewell: int | None) -> None:
         self._idle_for = idle_for
         self._lock = threading.Lock()
         self._living: dict[Child, Running | None] = {}
         self._idle: list[Child] = []  # the one used last comes last
-        self._guard = Guard()
+        self._guard = Guard(farewell)
         self._failed_starts = 0
         self._closing = threading.Event()
         self._housekeeper: threading.Thread | None = None

@@ -35,6 +35,8 @@ class WorkerOptions:
     name: str = "worker"
     id: str = field(default_factory=lambda: uuid4().hex)
     health_file: str | None = None
+    farewell: int | None = None
+    """the pipe to a supervisor, over which a guard says that isolated children are gone"""
     stubborn_after: float = 5.0
     """seconds past its timeout after which a thread is left behind"""
 

@@ -11,13 +11,12 @@ import contextlib
 import logging
 import threading
 from asyncio import CancelledError
-from collections import deque
 from collections.abc import Callable, Iterable
 from datetime import datetime
-from uuid import UUID
 
 from django.db import connections as django_connections
 
+from .. import signals
 from ..clock import Clock, steady
 from ..context import JobContext, Runtime, current
 from ..exceptions import CancelRequested, JobTimeout
@@ -29,7 +28,10 @@ from . import connections, executor
 from .atomic import run_atomic
 from .executor import Prepared
 from .holdings import Running
+from .inputs import Inputs, take
 from .interrupts import Interrupted, Interruptible
+from .trouble import tell_fault
+from .waiting import WaitingLine
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +41,6 @@ DOUBT_AFTER = 1.0  # seconds that a thread had nothing to do
 
 OnFinished = Callable[[Running, Outcome], None]
 Isolated = Callable[[Running, Prepared], Outcome | None]
-Holds = Callable[[UUID], bool]
 
 
 class ThreadPool:
@@ -52,8 +53,8 @@ class ThreadPool:
         runtime: Runtime,
         clock: Clock,
         on_finished: OnFinished,
-        holds: Holds,
         isolated: Isolated,
+        inputs: Inputs,
         using: str,
         isolate_all: bool = False,
     ) -> None:
@@ -61,15 +62,17 @@ class ThreadPool:
         self._runtime = runtime
         self._clock = clock
         self._on_finished = on_finished
-        self._holds = holds
         self._isolated = isolated
+        self._inputs = inputs
         self._isolate_all = isolate_all
         self._using = using
-        self._line: deque[Running] = deque()
+        self.line = WaitingLine()
         self._changed = threading.Condition()
         self._idle = 0
         self._closing = False
-        self.busy: dict[int, Running] = {}
+        # By the job and not by the thread, which may have drawn another one meanwhile.
+        self.busy: dict[Running, int] = {}
+        self._parting = threading.Lock()
         self.left_behind: set[int] = set()
         self._threads: list[threading.Thread] = []
         self.opened = connections.Opened()
@@ -85,36 +88,22 @@ class ThreadPool:
 
     def put(self, reserved: Iterable[Running]) -> None:
         with self._changed:
-            self._line.extend(reserved)
-            self._changed.notify(len(self._line))
-
-    @property
-    def waiting(self) -> int:
-        return len(self._line)
+            self.line.extend(reserved)
+            self._changed.notify(len(self.line))
 
     @property
     def free(self) -> int:
         """Threads that have nothing to do and nothing waiting for them."""
-        return self.size - len(self.busy) - len(self._line) - len(self.left_behind)
+        return self.size - len(self.busy) - len(self.line) - len(self.left_behind)
 
     @property
     def at_rest(self) -> bool:
         """No thread runs a job or is about to."""
         return self._idle + len(self.left_behind) >= self.size
 
-    def oldest_wait(self) -> float:
-        try:
-            return steady() - self._line[0].reserved
-        except IndexError:
-            return 0.0
-
     def take_back(self) -> list[Running]:
         """Take out of the line everything that has not started."""
-        taken = []
-        with contextlib.suppress(IndexError):
-            while True:  # one by one: threads draw from it meanwhile
-                taken.append(self._line.popleft())
-        return taken
+        return self.line.take_back()
 
     def close(self, timeout: float) -> bool:
         """Let idle threads end; False when some are still at work after the timeout."""
@@ -139,13 +128,25 @@ class ThreadPool:
             started_at=running.started_at,
         )
 
-    def leave_behind(self, thread: int) -> bool:
+    def leave_behind(self, running: Running) -> bool:
         """Give up a thread that will not stop, with its slot and connections; False if it did."""
-        if self.busy.pop(thread, None) is None:
+        thread = self._part_from(running)
+        if thread is None:
             return False
         self.left_behind.add(thread)
         self.opened.cut(thread)
         return True
+
+    def shut(self, running: Running) -> None:
+        """Shut the connections under a job that does not hear; not those of the next one."""
+        with self._parting:
+            if (thread := self.busy.get(running)) is not None:
+                self.opened.shut(thread)
+
+    def _part_from(self, running: Running) -> int | None:
+        """Take the job from its thread; None when the other side, watch or thread, was first."""
+        with self._parting:
+            return self.busy.pop(running, None)
 
     # -- in the threads --------------------------------------------------------------------------
 
@@ -154,34 +155,39 @@ class ThreadPool:
         self.opened.expect(me)
         while (running := self._draw(me)) is not None:
             outcome = self._run_safely(running)
-            if self.busy.pop(me, None) is None:
+            if self._part_from(running) is None:
                 return  # left behind: the outcome was decided without it
             if outcome is not None:
-                self._on_finished(running, outcome)
+                hand_over(self._on_finished, running, outcome)
+            if running.forced:  # its connections may just have been shut
+                self._doubt(me)
         self._end(me)
 
     def _draw(self, me: int) -> Running | None:
         while True:
             try:
-                running = self._line.popleft()
+                running = self.line.popleft()
             except IndexError:
                 idle_since = steady()
                 if not self._wait():
                     return None
                 if steady() - idle_since >= DOUBT_AFTER:
-                    with contextlib.suppress(Exception):  # a broken one may fail to close, too
-                        connections.doubt(self.opened.by(me))
+                    self._doubt(me)
                 continue
-            self.busy[me] = running
+            self.busy[running] = me
             return running
+
+    def _doubt(self, me: int) -> None:
+        with contextlib.suppress(Exception):  # a broken one may fail to close, too
+            connections.doubt(self.opened.by(me))
 
     def _wait(self) -> bool:
         with self._changed:
-            if not self._line and not self._closing:
+            if not self.line and not self._closing:
                 self._idle += 1
                 self._changed.wait()
                 self._idle -= 1
-            return bool(self._line) or not self._closing
+            return bool(self.line) or not self._closing
 
     def _end(self, me: int) -> None:
         self.opened.forget(me)
@@ -194,13 +200,17 @@ class ThreadPool:
             return fault(error, running, self._clock.now())
 
     def _run(self, running: Running) -> Outcome | None:
-        reservation = running.reservation
-        if (ended := ended_before(running, self._holds)) is not None:
+        if running.reservation.job.input:
+            reading = self._inputs.read(running.reservation)
+            if (unread := take(running, reading, self._clock)) is not None:
+                return unread
+        reservation, at = running.reservation, steady()
+        if (ended := ended_before(running, at)) is not None:
             return ended
         prepared = executor.prepare(reservation, self._clock.now())
         if isinstance(prepared, Outcome):
             return prepared
-        begin(running, prepared, self._runtime)
+        begin(running, prepared, self._runtime, at)
         # A job that lost a lease may have killed its process: it runs where that hurts nobody else.
         quarantined = reservation.job.lease_losses > 0
         if quarantined or prepared.task.isolation == "process" or self._isolate_all:
@@ -222,17 +232,21 @@ def run_here(
 ) -> Outcome:
     """Run a sync handler in this thread, which is clean; `running.stop` interrupts it."""
     stretch = stretch or Interruptible()
+    if signals.started.wanted:
+        signals.tell_started(prepared.task, running.context)
     running.stop = lambda _why, force: stretch.interrupt() if force else None
     token = current.set(running.context)
-    reservation, error = running.reservation, None
+    outcome: Outcome | None = None
+    value, error = None, None
     try:
         try:
             stretch.enter()
             if running.forced:  # before there was a stretch to interrupt
                 raise Interrupted
             if prepared.task.atomic:
-                return run_atomic(using, running, prepared, clock, stretch)
-            value = executor.call(prepared, running.context)
+                outcome = run_atomic(using, running, prepared, clock, stretch)
+            else:
+                value = executor.call(prepared, running.context)
         finally:
             stretch.leave()
     except BaseException as raised:  # noqa: BLE001  SystemExit too is the job's, not ours
@@ -242,38 +256,58 @@ def run_here(
         current.reset(token)
     if stretch.was_interrupted or isinstance(error, Interrupted):
         django_connections.close_all()  # it may have been raised in the midst of a query
+    if outcome is not None:
+        return told(outcome, running, prepared)
     # Now, not when the next job comes: an open transaction holds locks while the thread idles.
     _clean_up(clean)
     now = clock.now()
     if error is not None:
-        return end_of(error, running, prepared, now)
-    return executor.finished(prepared, reservation, value, now)
+        outcome = end_of(error, running, prepared, now)
+    else:
+        outcome = executor.finished(prepared, running.reservation, value, now)
+    return told(outcome, running, prepared)
+
+
+def hand_over(on_finished: OnFinished, running: Running, outcome: Outcome) -> None:
+    """Say what became of a job; whatever raises then must not cost the thread."""
+    try:
+        on_finished(running, outcome)
+    except Exception as error:  # noqa: BLE001  a filter of the project's logging, for one
+        tell_fault(logger, error, "job %s: what has to follow its end failed", running.job_id)
+
+
+def told(outcome: Outcome, running: Running, prepared: Prepared) -> Outcome:
+    """The outcome, after those who listen have heard that the run is over."""
+    if signals.stopped.wanted:
+        signals.tell_stopped(prepared.task, running.context, outcome, running.error)
+    return outcome
 
 
 def _clean_up(clean: Callable[[], None]) -> None:
     """What the handler left of its connections must not change what it has achieved."""
     try:
         clean()
-    except Exception:
-        logger.exception("the connections of a job could not be cleaned; they are closed")
+    except Exception as error:  # noqa: BLE001  whatever it is, the handler is done
+        tell_fault(logger, error, "the connections of a job could not be cleaned; they are closed")
         with contextlib.suppress(Exception):
             django_connections.close_all()
 
 
-def begin(running: Running, prepared: Prepared, runtime: Runtime) -> None:
-    """Note the start, and until when it may take."""
+def begin(running: Running, prepared: Prepared, runtime: Runtime, at: float | None = None) -> None:
+    """Note the start, and until when it may take; `at` is now, for who has asked already."""
     deadline = prepared.deadline(running.reservation)
     running.context = JobContext(running.reservation, runtime, deadline)
     running.started_at = prepared.started_at
     if running.asked:  # meanwhile
         running.context.cancel(running.asked)
-    if running.reservation.job.timeout is not None:
-        running.deadline = steady() + running.reservation.job.timeout.total_seconds()
+    timeout = running.reservation.job.timeout
+    if timeout is not None:
+        running.deadline = (steady() if at is None else at) + timeout.total_seconds()
 
 
-def ended_before(running: Running, holds: Holds) -> Outcome | None:
+def ended_before(running: Running, at: float) -> Outcome | None:
     """What becomes of a job that should not begin any more; None when it should."""
-    if running.forced or not holds(running.token):
+    if running.forced or not running.is_ours(at):
         return not_ours(running)
     return decide.outcome(OutcomeKind.CANCEL, running.reservation) if running.asked else None
 
@@ -289,7 +323,7 @@ def not_ours(running: Running) -> Outcome:
 
 def fault(error: BaseException, running: Running, now: datetime) -> Outcome:
     """What a fault around the handler means: the runtime's own, or a backoff's or a codec's."""
-    logger.error("job %s: the worker itself failed", running.job_id, exc_info=error)
+    tell_fault(logger, error, "job %s: the worker itself failed", running.job_id)
     return decide.outcome_of(
         error,
         running.reservation,
@@ -302,6 +336,7 @@ def fault(error: BaseException, running: Running, now: datetime) -> Outcome:
 
 def end_of(error: BaseException, running: Running, prepared: Prepared, now: datetime) -> Outcome:
     """What an exception means, given why the runtime may have raised it itself."""
+    running.error = error
     why = running.context.why_cancelled if running.context else ""
     if why == SHUTDOWN:
         started_at = prepared.started_at

@@ -18,6 +18,7 @@ from ..lifecycle import OutcomeKind
 from ..operations import workers
 from ..operations.workers import Counts
 from . import banner, failures
+from .trouble import tell_fault
 
 if TYPE_CHECKING:
     from ..values import Outcome
@@ -39,7 +40,10 @@ class Presence:
         self._options = worker.options
         self._lock = threading.Lock()
         self._counts: dict[tuple[object, str], Counter[str]] = {}
-        self._runs = 0  # also those whose outcome is not stored yet
+        # Also those whose outcome is not stored yet; only where a limit asks for it.
+        self._runs = 0
+        options = worker.options
+        self._counts_runs = options.max_jobs is not None or options.max_memory is not None
         self.tally = Counter(dict.fromkeys(OutcomeKind, 0))
 
     def start(self) -> None:
@@ -50,6 +54,7 @@ class Presence:
             name=options.name,
             queues=",".join(options.queues),
             slots=options.threads,
+            lease=options.lease,
             now=self._worker.clock.now(),
         )
         self.write_health()
@@ -81,24 +86,25 @@ class Presence:
 
     def ran(self, running: Running, outcome: Outcome) -> float:
         """Count a run that has ended; return how long it took, in seconds."""
-        if outcome.kind != OutcomeKind.RELEASE:
+        if self._counts_runs and outcome.kind != OutcomeKind.RELEASE:
             with self._lock:
                 self._runs += 1
         if running.started_at is None:
             return 0.0
-        return (self._worker.clock.now() - running.started_at).total_seconds()
+        ended = outcome.finished_at or self._worker.clock.now()
+        return (ended - running.started_at).total_seconds()
 
     def count(self, settled: Sequence[Finished]) -> None:
         minute = self._worker.clock.now().replace(second=0, microsecond=0)
+        counts = Counter((it.reservation.job.queue, outcome.kind) for it, outcome in settled)
         with self._lock:
-            for running, outcome in settled:
-                self.tally[outcome.kind] += 1
-                if outcome.kind != OutcomeKind.ACK:
-                    failures.tell(running, outcome)
-                column = _COLUMNS.get(outcome.kind)
-                if column is not None:
-                    key = minute, running.reservation.job.queue
-                    self._counts.setdefault(key, Counter())[column] += 1
+            for (queue, kind), times in counts.items():
+                self.tally[kind] += times
+                if kind in _COLUMNS:
+                    self._counts.setdefault((minute, queue), Counter())[_COLUMNS[kind]] += times
+        for running, outcome in settled:
+            if outcome.kind != OutcomeKind.ACK:
+                _tell(running, outcome)
 
     def _write_counts(self) -> None:
         with self._lock:
@@ -139,6 +145,14 @@ class Presence:
             fresh.replace(path)
         except OSError as error:  # a full disk must not stop the heartbeat; probes see an old file
             logger.warning("the health file cannot be written: %s", error)
+
+
+def _tell(running: Running, outcome: Outcome) -> None:
+    """Log it; that a filter of the project's raises changes nothing about what is settled."""
+    try:
+        failures.tell(running, outcome)
+    except Exception as error:  # noqa: BLE001  others are to be told of, too
+        tell_fault(logger, error, "job %s: its end could not be logged", running.job_id)
 
 
 def _plain(counts: dict[tuple[object, str], Counter[str]]) -> Counts:

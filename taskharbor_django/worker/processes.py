@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ..clock import steady
+from .farewell import GUARDED, say
 from .messages import Channel, ChannelClosed, Message
 
 # Known only by its underscore, but it is what multiprocessing itself starts processes with.
@@ -144,7 +145,8 @@ def _start(line: int) -> subprocess.Popen[bytes]:
 class Guard:
     """The worker's side of guard.py; started with the first child."""
 
-    def __init__(self) -> None:
+    def __init__(self, farewell: int | None) -> None:
+        self._farewell = farewell
         self._process: subprocess.Popen[bytes] | None = None
 
     def hold(self, pids: Iterable[int]) -> None:
@@ -165,18 +167,24 @@ class Guard:
             self._process = None
 
     def _tell(self, line: bytes) -> None:
-        process = self._process = self._process or _start_guard()
+        process = self._process = self._process or self._start()
         if process.stdin is not None:
             process.stdin.write(line)
 
+    def _start(self) -> subprocess.Popen[bytes]:
+        # By the worker, and first: it may die before the guard could say so.
+        say(GUARDED, self._farewell)
+        return _start_guard([] if self._farewell is None else [self._farewell])
 
-def _start_guard() -> subprocess.Popen[bytes]:
+
+def _start_guard(farewell: list[int]) -> subprocess.Popen[bytes]:
     program = Path(__file__).with_name("guard.py")
-    return subprocess.Popen(  # noqa: S603
-        [sys.executable, "-I", "-S", str(program)],
+    return subprocess.Popen(  # noqa: S603  this interpreter, with the guard of this package
+        [sys.executable, "-I", "-S", str(program), *map(str, farewell)],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         bufsize=0,
+        pass_fds=farewell,
         start_new_session=True,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from random import uniform
 
 from ..clock import steady
@@ -23,18 +23,23 @@ class Queues:
         self._looked = 0.0
         self._turn = 0
         self._second_look: float | None = None
+        self._called: Collection[str] = ()
 
     def in_turn(self) -> list[str]:
         if not self._all:
             return self._names
+        called, self._called = self._called, ()
+        if called:
+            return sorted(called)
         if not self._known or steady() - self._looked > LOOK_EACH:
             self._known, self._looked = self._driver.ready_queues(), steady()
         self._turn = (self._turn + 1) % max(1, len(self._known))
         # With nothing ready anywhere, one reserve still promotes and reclaims what is due.
         return (self._known[self._turn :] + self._known[: self._turn]) or ["default"]
 
-    def woken(self, second_look: float) -> None:
-        """Somebody enqueued: look at all queues anew, and once more a moment later."""
+    def woken(self, called: Collection[str], second_look: float) -> None:
+        """Somebody enqueued, to these queues if known; all are looked at anew a moment later."""
+        self._called = called
         self._looked = 0.0
         self._second_look = second_look
 

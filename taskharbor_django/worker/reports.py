@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -22,9 +22,12 @@ from ..conf import get_settings
 from ..context import JobContext
 from ..drivers import DatabaseDriver
 from ..failpoints import reach
-from ..operations import report
+from ..operations import additions, report
 from ..payload import decode_value, encode_value, sanitise_text
+from ..tasks import registry
+from ..workflows import plan_of
 from .holdings import Holdings, Running
+from .lines import Lines
 from .trouble import disconnect
 
 logger = logging.getLogger(__name__)
@@ -36,11 +39,18 @@ MESSAGE_MAX_CHARS = 200
 class Reports(threading.Thread):
     """The runtime behind every context of this process."""
 
-    def __init__(self, driver: DatabaseDriver, holdings: Holdings, clock: Clock) -> None:
+    def __init__(
+        self,
+        driver: DatabaseDriver,
+        holdings: Holdings,
+        clock: Clock,
+        lines: Lines | None = None,
+    ) -> None:
         super().__init__(name="taskharbor-reports", daemon=True)
         self._driver = driver
         self._holdings = holdings
         self._clock = clock
+        self._lines = lines or Lines(driver.using)
         self._dirty = threading.Event()
         self._stopping = threading.Event()
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="taskharbor-checkpoint")
@@ -53,7 +63,7 @@ class Reports(threading.Thread):
 
     # -- what contexts ask for -------------------------------------------------------------------
 
-    def progressed(self, context: JobContext) -> None:  # noqa: ARG002
+    def progressed(self, context: JobContext) -> None:  # noqa: ARG002  as a child's has it
         self._dirty.set()
 
     def load_checkpoint(self, data: bytes) -> Any:
@@ -72,6 +82,12 @@ class Reports(threading.Thread):
         )
         keep_checkpoint(context, data)
 
+    def add(self, context: JobContext, part: Any, key: str | None) -> Any:
+        asked = addition_of(context, part, key)
+        if not kept_for_the_ack(context, asked):
+            self._in_writer(lambda: additions.add(self._driver, context.reservation, asked))
+        return additions.handles(asked, self._driver.using)
+
     def previous_attempt_id(self, context: JobContext) -> int | None:
         asked: int | None = self._in_writer(
             lambda: report.previous_attempt_id(self._driver, context.job_id)
@@ -81,13 +97,17 @@ class Reports(threading.Thread):
     def _in_writer(self, verb: Any) -> Any:
         def run() -> Any:
             try:
-                return verb()
+                with self._lines.waiting():
+                    return verb()
             except DatabaseTrouble:
                 disconnect(self._driver.using)
                 raise
 
-        future: Future[Any] = self._writer.submit(run)
-        return future.result()
+        return self.submit(run).result()
+
+    def submit(self, work: Callable[[], Any]) -> Future[Any]:
+        """Let the thread that writes checkpoints do this, on its connection."""
+        return self._writer.submit(work)
 
     # -- the writing -----------------------------------------------------------------------------
 
@@ -125,7 +145,8 @@ class Reports(threading.Thread):
             return
         try:
             reach("reports.writing")
-            written = report.report(self._driver, reports)
+            with self._lines.waiting():
+                written = report.report(self._driver, reports)
         except DatabaseTrouble:
             disconnect(self._driver.using)  # others say so; progress can wait
             return
@@ -170,3 +191,17 @@ def keep_checkpoint(context: JobContext, data: bytes) -> None:
     """Let the context answer with what was just stored."""
     job = replace(context.reservation.job, checkpoint=data)
     context.reservation = replace(context.reservation, job=job)
+
+
+def addition_of(context: JobContext, part: Any, key: str | None) -> additions.Addition:
+    """What a handler wants to add to its workflow, or raise what is wrong with it."""
+    plan, end = plan_of(part)
+    return additions.addition(plan, end.results, end.waits, context.job_id, key)
+
+
+def kept_for_the_ack(context: JobContext, asked: additions.Addition) -> bool:
+    """Say whether the task is atomic; what it adds then commits with its own writes."""
+    if not registry.get(context.reservation.job.task).atomic:
+        return False
+    context.additions = (*context.additions, asked)
+    return True

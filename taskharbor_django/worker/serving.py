@@ -20,6 +20,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import FrameType
 from typing import Any
@@ -32,9 +33,10 @@ from ..context import JobContext
 from ..exceptions import CancelRequested, JobLocked, LeaseMismatch
 from ..failpoints import reach
 from ..lifecycle import OutcomeKind
-from ..operations import decide
+from ..operations import additions, decide
 from ..operations.settle import settle
 from ..operations.storage import driver_for
+from ..operations.telling import Settled, tell_settled
 from ..payload import sanitise_text
 from ..tasks import Task
 from ..values import Outcome, Rejection, Reservation
@@ -63,6 +65,7 @@ class Serving:
         self._jobs: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
         self._run: Run | None = None
         self._unsettled: Outcome | None = None
+        self._last: Reservation | None = None
         self._orphaned = False
 
     def serve(self) -> None:
@@ -83,10 +86,11 @@ class Serving:
     def _serve_one(self, message: Message) -> None:
         self._clock.learn(message["now"], message["steady"], message["steady"])
         reservation = read_reservation(message)
+        self._last = reservation
         self._unsettled = decide.outcome(OutcomeKind.RELEASE, reservation)
         if self._orphaned:
             return
-        run = self._run = Run(self._channel, message["number"], Running(reservation))
+        run = self._run = Run(self._channel, message["number"], Running(reservation), self._using)
         outcome = run.call_safely(message["started_at"], self._using, self._clock)
         self._run = None
         # Kept until the next job comes: the worker may be gone before it has settled this.
@@ -149,19 +153,28 @@ class Serving:
         try:
             while any(isinstance(it.error, JobLocked) for it in self._settled(outcome)):
                 time.sleep(LOCKED_PAUSE)
-        except DatabaseTrouble:
-            logger.exception("job %s could not be settled; its lease will expire", outcome.job_id)
+        except DatabaseTrouble as error:
+            text = " ".join(str(error).split())
+            logger.warning(
+                "job %s could not be settled; its lease will expire: %s", outcome.job_id, text
+            )
 
     def _settled(self, outcome: Outcome) -> list[Rejection]:
-        return settle(driver_for(self._using), [outcome], now=self._clock.now())
+        driver = driver_for(self._using)
+        now = self._clock.now()
+        rejections = settle(driver, [outcome], now=now)
+        if not rejections and self._last is not None:
+            tell_settled(driver, [Settled(self._last, outcome)], now=now)
+        return rejections
 
 
 class Run:
     """One job while it runs here; what stands behind its context."""
 
-    def __init__(self, channel: Channel, number: int, running: Running) -> None:
+    def __init__(self, channel: Channel, number: int, running: Running, using: str) -> None:
         self.number = number
         self.running = running
+        self._using = using
         self.stretch = InterruptibleBySignal()
         self._channel = channel
         self._over = False
@@ -261,7 +274,21 @@ class Run:
         self._ask("checkpoint", data=data)
         reports.keep_checkpoint(context, data)
 
-    def previous_attempt_id(self, context: JobContext) -> int | None:  # noqa: ARG002
+    def add(self, context: JobContext, part: Any, key: str | None) -> Any:
+        asked = reports.addition_of(context, part, key)
+        if not reports.kept_for_the_ack(context, asked):
+            # In a thread of its own, whose connection is not in the handler's transaction.
+            with ThreadPoolExecutor(1) as apart:
+                apart.submit(self._add, asked).result()
+        return additions.handles(asked, self._using)
+
+    def _add(self, asked: additions.Addition) -> None:
+        try:
+            additions.add(driver_for(self._using), self._reservation, asked)
+        finally:
+            disconnect(self._using)
+
+    def previous_attempt_id(self, context: JobContext) -> int | None:  # noqa: ARG002  as the worker's own has it
         known: int | None = self._ask("previous_attempt")
         return known
 
@@ -275,6 +302,9 @@ class Run:
             self._channel.send(asked)
             answer = answers.get()
         except ChannelClosed:
+            # Said here, too: the listening thread may not have noticed yet, and without a reason
+            # of the worker's this would end the job as if somebody had cancelled it.
+            self.running.cancel(SHUTDOWN, force=False)
             raise CancelRequested("The worker is gone.") from None
         finally:
             del self._answers[question]

@@ -41,7 +41,7 @@ class StopSignals:
     While entered: the first signal stops the target, the second ends the process at once.
 
     So does running out of patience after the first. Before the target is ready there is nothing to
-    finish, and one signal is enough.
+    finish, and one signal is enough: `at_start` is called, and the process ends.
     """
 
     def __init__(
@@ -50,11 +50,13 @@ class StopSignals:
         *,
         patience: float,
         at_once: Callable[[], None] = lambda: None,
+        at_start: Callable[[], None] = lambda: None,
         supervisor: int | None = None,
     ) -> None:
         self._target = target
         self._patience = patience
         self._at_once = at_once
+        self._at_start = at_start
         self._supervisor = supervisor
         self._signalled = False
         self._deadline: float | None = None
@@ -88,6 +90,7 @@ class StopSignals:
     def _interrupt(self, _number: int, _frame: FrameType | None) -> None:
         """In the main thread, which may be waiting for a database that does not answer."""
         if not self._target.ready:
+            self._at_start()
             raise SystemExit(0)
 
     def _listen(self) -> None:
@@ -122,6 +125,7 @@ class StopSignals:
         """The supervisor's end of the pipe is closed; it never writes."""
         self._stop(ORPHANED)  # before the look, or it might be ready, and at work, after it
         if not self._target.ready:
+            self._at_start()
             self._leave(0)
 
     def _stop(self, why: str) -> None:

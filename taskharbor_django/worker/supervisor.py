@@ -3,7 +3,8 @@ Several worker processes from one command: start, watch, restart, stop, and neve
 
 Each child is the same command line in a process of its own, with a new worker id at every start. It
 inherits the reading end of a pipe that nobody writes to: when the supervisor is gone, in whatever
-way, the child reads the end of it and shuts down by itself.
+way, the child reads the end of it and shuts down by itself. Over a second one it says goodbye
+(farewell.py); a child that ends without has died, whatever its exit code.
 """
 
 from __future__ import annotations
@@ -26,12 +27,13 @@ from django.db import Error as DatabaseTrouble
 from ..clock import steady
 from ..operations.storage import driver_for
 from ..operations.workers import stop_worker
+from .farewell import FINISHED, MAKES_WAY, Farewell
+from .lines import Lines
 from .stop_signals import MARGIN, STUCK
 from .trouble import Trouble, disconnect
 
 logger = logging.getLogger(__name__)
 
-REPLACE = 3  # exit code of a child that wants a new process in its place
 ENVIRONMENT = "TASKHARBOR_SUPERVISED"
 
 LOOK_EACH = 0.2
@@ -45,6 +47,7 @@ class Supervised:
     """What a child is told by its supervisor."""
 
     pipe: int
+    farewell: int
     number: int
     worker: str
 
@@ -54,12 +57,13 @@ class Supervised:
         told = os.environ.pop(ENVIRONMENT, "")
         if not told:
             return None
-        pipe, number, worker = told.split(":")
-        os.set_inheritable(int(pipe), False)
-        return cls(int(pipe), int(number), worker)
+        pipe, farewell, number, worker = told.split(":")
+        for end in (pipe, farewell):
+            os.set_inheritable(int(end), False)
+        return cls(int(pipe), int(farewell), int(number), worker)
 
     def __str__(self) -> str:
-        return f"{self.pipe}:{self.number}:{self.worker}"
+        return f"{self.pipe}:{self.farewell}:{self.number}:{self.worker}"
 
 
 class Child:
@@ -69,6 +73,7 @@ class Child:
         self.number = number
         self.worker = ""
         self.process: subprocess.Popen[bytes] | None = None
+        self.farewell: Farewell
         self.finished = False
         self.due = 0.0
         self._longest_pause = longest_pause
@@ -78,12 +83,23 @@ class Child:
     def start(self, command: Sequence[str], pipe: int) -> None:
         self.worker = uuid4().hex
         self._started = steady()
-        told = Supervised(pipe, self.number, self.worker)
-        self.process = subprocess.Popen(  # noqa: S603  this process's own command line
+        reading, farewell = os.pipe()
+        try:
+            self.process = self._run(command, pipe, farewell)
+        except OSError:
+            os.close(reading)
+            raise
+        finally:
+            os.close(farewell)
+        self.farewell = Farewell(reading)
+
+    def _run(self, command: Sequence[str], pipe: int, farewell: int) -> subprocess.Popen[bytes]:
+        told = Supervised(pipe, farewell, self.number, self.worker)
+        return subprocess.Popen(  # noqa: S603  this process's own command line
             command,
             stdin=subprocess.DEVNULL,
             env=os.environ | {ENVIRONMENT: str(told)},
-            pass_fds=[pipe],
+            pass_fds=[pipe, farewell],
             # Ctrl-C in a terminal goes to the supervisor alone, which passes it on once.
             process_group=0,
         )
@@ -122,6 +138,7 @@ class LeaseEnder(threading.Thread):
         self._left: set[str] = set()
         self._closing = threading.Event()
         self._trouble = Trouble("ending leases")
+        self.lines = Lines(using)
         self._pause = 0.0
 
     @property
@@ -149,9 +166,10 @@ class LeaseEnder(threading.Thread):
     def _try(self, worker: str) -> bool:
         driver = driver_for(self._using)
         try:
-            now = driver.now()
-            ended = driver.expire_leases(worker, now=now)
-            stop_worker(driver, worker, now=now)
+            with self.lines.waiting():
+                now = driver.now()
+                ended = driver.expire_leases(worker, now=now)
+                stop_worker(driver, worker, now=now)
         except DatabaseTrouble as error:
             disconnect(self._using)
             self._pause = self._trouble.began(error)
@@ -181,6 +199,7 @@ class Supervisor:
         self._patience = grace + MARGIN + LAST_WORDS
         self._burst = burst
         self._lease_ender = LeaseEnder(using)
+        self._dead: dict[str, Farewell] = {}  # whose leases are not to end yet
         self._wake = threading.Event()
         self._why = ""
         self._kill_at: float | None = None
@@ -221,45 +240,59 @@ class Supervisor:
             self._held_end = None
 
     def _is_over(self) -> bool:
-        running = any(child.process for child in self._children)
-        return not running and (bool(self._why) or all(it.finished for it in self._children))
+        if self._dead or any(child.process for child in self._children):
+            return False
+        return bool(self._why) or all(child.finished for child in self._children)
 
     def _turn(self) -> None:
+        self._lease_ender.lines.cut_silent()
         for child in self._children:
             if child.process is None:
                 self._start_if_due(child)
             elif (code := child.process.poll()) is not None:
                 self._ended(child, code)
+        self._end_leases()
         if self._why:
             self._press()
 
     def _start_if_due(self, child: Child) -> None:
         if self._why or child.finished or steady() < child.due:
             return
-        if self._burst and self._lease_ender.busy:
+        if self._burst and (self._dead or self._lease_ender.busy):
             return  # it would find nothing to do, and finish, while jobs are still the dead one's
         try:
             child.start(self._command, self._pipe)
         except OSError as error:
             pause = child.died()
-            logger.error("%s cannot start, trying again in %g s: %s", child, pause, error)  # noqa: TRY400
+            logger.error("%s cannot start, trying again in %g s: %s", child, pause, error)  # noqa: TRY400  a line, not a traceback
         else:
             logger.info("%s started", child, extra={"worker": child.worker})
 
     def _ended(self, child: Child, code: int) -> None:
         facts = {"worker": child.worker, "exit_code": code}
-        if code == 0:
+        goodbye = child.farewell.goodbye()
+        if goodbye:
+            child.farewell.close()
+        if goodbye == FINISHED:
             child.finished = True
             logger.info("%s has finished", child, extra=facts)
-        elif code == REPLACE:
+        elif goodbye == MAKES_WAY:
             child.replaced()
             logger.info("%s makes way for a new one", child, extra=facts)
         else:
-            self._lease_ender.end(child.worker)
+            self._dead[child.worker] = child.farewell
             pause = child.died()
             then = "" if self._why else f"; the next starts in {pause:g} s"
             logger.warning("%s died: %s%s", child, describe(code), then, extra=facts)
         child.process = None
+
+    def _end_leases(self) -> None:
+        """Of the dead: at once, or when the children that they had isolated have given back."""
+        for worker, farewell in list(self._dead.items()):
+            if farewell.is_over():
+                farewell.close()
+                del self._dead[worker]
+                self._lease_ender.end(worker)
 
     def _press(self) -> None:
         """Tell the children once, and kill what is left when their time is over."""

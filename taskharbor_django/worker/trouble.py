@@ -27,6 +27,22 @@ class Trouble:
 
     def began(self, error: BaseException) -> float:
         """Note a failure; return how long to pause."""
+        with contextlib.suppress(Exception):  # a part that tries again must not end by its log
+            self._tell(error)
+        self._pause = min(max(FIRST_PAUSE, self._pause * 2), LONGEST_PAUSE)
+        jitter = random.uniform(0.75, 1.25)  # noqa: S311  not a secret
+        return min(self._pause * jitter, LONGEST_PAUSE)
+
+    def ended(self) -> bool:
+        """Note a success; say whether it is the first one after a failure."""
+        if not self.lasts:
+            return False
+        self._pause = 0.0
+        with contextlib.suppress(Exception):
+            logger.info("%s: the database is back", self._part, extra={"part": self._part})
+        return True
+
+    def _tell(self, error: BaseException) -> None:
         if not isinstance(error, DatabaseTrouble):
             logger.error("%s failed, trying again", self._part, exc_info=error)
         elif not self.lasts:
@@ -37,13 +53,12 @@ class Trouble:
                 text,
                 extra={"part": self._part, "error": text},
             )
-        self._pause = min(max(FIRST_PAUSE, self._pause * 2), LONGEST_PAUSE)
-        return self._pause * random.uniform(0.75, 1.25)  # noqa: S311  jitter, not a secret
 
-    def ended(self) -> None:
-        if self.lasts:
-            self._pause = 0.0
-            logger.info("%s: the database is back", self._part, extra={"part": self._part})
+
+def tell_fault(log: logging.Logger, error: BaseException, text: str, *facts: object) -> None:
+    """Log what was raised; a filter or handler that raises in its turn ends no thread."""
+    with contextlib.suppress(Exception):
+        log.error(text, *facts, exc_info=error)
 
 
 def disconnect(using: str) -> None:
