@@ -20,6 +20,8 @@ from django.db.models import Model
 from django.utils.connection import ConnectionDoesNotExist
 
 from .conf import Settings, get_settings, parse
+from .exceptions import TaskHarborError
+from .operations import schedules
 
 SQLITE_MINIMUM = (3, 35)
 LEVELS = {"E": checks.ERROR, "W": checks.WARNING}
@@ -64,6 +66,11 @@ CATALOGUE = {
         "Let db_for_write() answer {home!r} for every model of the app label 'taskharbor', or "
         "change TASKHARBOR['DATABASE'].",
     ),
+    "E008": Text(
+        "The schedule {name!r} cannot be enqueued: {problem}",
+        "Correct it where it is declared, by @schedule or in TASKHARBOR['SCHEDULES']; its row is "
+        "left as it is meanwhile.",
+    ),
     "W001": Text(
         "The SQLite database {alias!r} begins transactions {mode}, not IMMEDIATE.",
         "Add 'transaction_mode': 'IMMEDIATE' to 'OPTIONS' of DATABASES[{alias!r}]. In a DEFERRED "
@@ -95,12 +102,26 @@ CATALOGUE = {
         "The database {alias!r} could not be asked about itself: {error}.",
         "Run 'manage.py check --database {alias}' again when it is up.",
     ),
+    "W007": Text(
+        "The server of the database {alias!r} takes packets of {limit} bytes, and a payload or "
+        "result may need {needed}.",
+        "Raise max_allowed_packet in its configuration, or lower PAYLOAD_MAX_BYTES and "
+        "RESULT_MAX_BYTES in TASKHARBOR. What is larger than a packet cannot be stored, and a "
+        "statement has up to two bytes for each one of a value.",
+    ),
 }
 
 
 def register() -> None:
     """Register every check; the one that talks to a server runs where Django names databases."""
-    for check in (check_settings, check_time_zones, check_databases, check_routers, check_commands):
+    for check in (
+        check_settings,
+        check_time_zones,
+        check_schedules,
+        check_databases,
+        check_routers,
+        check_commands,
+    ):
         checks.register(check, "taskharbor")
     checks.register(check_servers, "taskharbor", checks.Tags.database)
 
@@ -113,6 +134,16 @@ def check_settings(**_: Any) -> Iterator[checks.CheckMessage]:
 def check_time_zones(**_: Any) -> Iterator[checks.CheckMessage]:
     if not settings.USE_TZ:
         yield _issue("E002")
+
+
+def check_schedules(**_: Any) -> Iterator[checks.CheckMessage]:
+    """Look at what schedules call: their timing was read when they were declared."""
+    with suppress(ImproperlyConfigured):  # said by check_settings
+        for declared in schedules.declared_schedules():
+            try:
+                schedules.checked(declared)
+            except TaskHarborError as problem:
+                yield _issue("E008", name=declared.name, problem=problem)
 
 
 def check_databases(**_: Any) -> Iterator[checks.CheckMessage]:
@@ -219,6 +250,14 @@ def _ask_server(connection: Any) -> Iterator[checks.CheckMessage]:
         yield from _isolation(connection, _answer(connection, LEVEL_QUERIES[connection.vendor]))
 
 
+def _ask_mysql(connection: Any) -> Iterator[checks.CheckMessage]:
+    yield from _ask_server(connection)
+    found, limit = get_settings(), int(_answer(connection, "SELECT @@max_allowed_packet"))
+    needed = 2 * max(found.payload_max_bytes, found.result_max_bytes)
+    if limit <= needed:
+        yield _issue("W007", alias=connection.alias, limit=f"{limit:,}", needed=f"{needed:,}")
+
+
 def _isolation(connection: Any, level: str | None) -> Iterator[checks.CheckMessage]:
     if level is not None and level.lower().replace("-", " ") != "read committed":
         yield _issue("E005", alias=connection.alias, level=level.upper())
@@ -274,7 +313,7 @@ def _consulted(question: Callable[[], Any], *, otherwise: Any) -> Any:
 
 
 LOOKS = {"sqlite": _sqlite, "postgresql": _look_at_options, "mysql": _look_at_options}
-QUESTIONS = {"sqlite": _ask_sqlite, "postgresql": _ask_server, "mysql": _ask_server}
+QUESTIONS = {"sqlite": _ask_sqlite, "postgresql": _ask_server, "mysql": _ask_mysql}
 LEVEL_QUERIES = {
     "postgresql": "SHOW default_transaction_isolation",
     # MariaDB learned the name transaction_isolation in 11.1, MySQL 8 forgot tx_isolation.

@@ -212,4 +212,5 @@ def _identity(values: dict[str, Any], supervised: Supervised | None) -> dict[str
         "id": supervised.worker,
         "name": f"{name}-{number}",
         "health_file": health_file and f"{health_file}.{number}",
+        "farewell": supervised.farewell,
     }
