@@ -5,10 +5,13 @@ Settings of the example; the environment, or a file `.env` beside manage.py, may
     DEBUG          on unless told otherwise, for this is an example
     SECRET_KEY     needed when DEBUG is off
     ALLOWED_HOSTS  likewise, with commas between them
+    CALLBACK_URL   an https:// address that is told when a parcel has gone; CALLBACK_SECRET signs it
+                   CALLBACK_NETWORK (10.1.0.0/16) lets it be a private address there
 """
 
 from importlib.util import find_spec
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import environ
 from django.core.exceptions import ImproperlyConfigured
@@ -97,3 +100,10 @@ def database():
 
 
 DATABASES = {"default": database()}
+
+SHOP_CALLBACK_URL = env.str("CALLBACK_URL", default="")
+TASKHARBOR = {}
+if SHOP_CALLBACK_URL:
+    host, network = urlsplit(SHOP_CALLBACK_URL).hostname, env.str("CALLBACK_NETWORK", default="")
+    TASKHARBOR["CALLBACK_HOSTS"] = [f"{host}={network}" if network else host]
+    TASKHARBOR["CALLBACK_SECRET"] = env.str("CALLBACK_SECRET")

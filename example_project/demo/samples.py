@@ -5,8 +5,9 @@ from datetime import timedelta
 
 from django.utils import timezone
 
-from example_project.shop import tasks
+from example_project.shop import reports, tasks
 from taskharbor_django import JobHandle, Priority
+from taskharbor_django.operations.schedules import run_schedule_now
 
 CUSTOMERS = [f"customer{number}@shop.example" for number in range(1, 21)]
 CURRENCIES = ("EUR", "CHF", "DKK") * 3
@@ -25,6 +26,7 @@ def runs_well(product):
     for currency in CURRENCIES:
         yield Sample("async", tasks.convert.enqueue(product.price, currency))
     yield Sample("in a process of its own", tasks.pack.enqueue([6, 5, 4, 3, 3, 2, 1], limit=8))
+    yield Sample("of a schedule, each night and now", run_schedule_now(tasks.close_day.name))
     yield Sample("not kept after its end", tasks.count_visit.enqueue(product.pk), end="gone")
 
 
@@ -59,6 +61,13 @@ def is_stopped():
     yield Sample("cancelled while it runs", endless, end="cancelled")
 
 
+def follows():
+    *members, finalizer = reports.order_stock_report("owner@shop.example").jobs
+    for member in members:
+        yield Sample("a chord: side by side, ...", JobHandle.of(member.pk))
+    yield Sample("... and what takes their results", JobHandle.of(finalizer.pk))
+
+
 def waits():
     six = timezone.now().replace(hour=6, minute=0, second=0, microsecond=0) + timedelta(days=1)
     early = tasks.import_prices.using(run_at=six, queue="imports", priority=Priority.HIGH)
@@ -71,6 +80,7 @@ def every_kind(product, order):
     yield from runs_again(product)
     yield from fails(order)
     yield from is_stopped()
+    yield from follows()
     yield from waits()
 
 

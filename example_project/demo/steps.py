@@ -7,10 +7,12 @@ Each step is a function of one `Run`, in which the earlier ones leave what the l
 import math
 import os
 import secrets
+import shlex
 import time
 from collections import Counter
 from decimal import Decimal
 
+from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.core.management import call_command
 from django.db import connection, transaction
@@ -23,6 +25,8 @@ from taskharbor_django.lifecycle import WAITING
 from taskharbor_django.models import Job, Worker
 
 from . import samples, telling
+from .receiver import Receiver
+from .site import DEFAULT
 from .watching import short
 from .worker_process import NAME
 from .working import work
@@ -47,6 +51,7 @@ def steps():
         repeat_a_key,
         refuse,
         show_jobs,
+        listen,
         work,
         telling.show_ends,
         telling.show_attempts,
@@ -54,6 +59,7 @@ def steps():
         telling.show_details,
         telling.show_rest,
         show_ways_on,
+        serve,
     )
 
 
@@ -111,7 +117,7 @@ def clear_away(run):
     if run.since is not None:
         earlier = ours.filter(created_at__lte=run.since)
         left = cancel(earlier.values_list("pk", flat=True))
-        run.screen.say(f"Cancelled {left.cancelled} jobs that still waited from earlier runs.")
+        run.screen.say(f"Cancelled {left.moved} jobs that still waited from earlier runs.")
 
 
 # -- enqueueing ------------------------------------------------------------------------------------
@@ -195,20 +201,54 @@ def _priority(rank):
     return Priority(rank).name.lower() if rank in list(Priority) else str(rank)
 
 
+def listen(run):
+    """Be somebody who wants a callback, unless the settings name another."""
+    if settings.SHOP_CALLBACK_URL:
+        return
+    receiver = Receiver()
+    run.receiver = receiver if receiver.start() else None
+    if run.receiver is None:
+        receiver.close()
+        return
+    run.screen.heading("Somebody wants to be told when a parcel has gone")
+    run.screen.say(f"A server of the demo's own, with a certificate of its own: {receiver.url}")
+    run.screen.say("The worker hears of it by CALLBACK_URL, and trusts it for that.")
+
+
 # -- the end ---------------------------------------------------------------------------------------
 
 
+def _manage(run):
+    """How to call manage.py for the same database; no password of a server is ever said."""
+    url = os.environ.get("DATABASE_URL", "")
+    if url.startswith("sqlite:"):
+        return f"DATABASE_URL={shlex.quote(url)} python manage.py"
+    if url:
+        run.screen.say("with the same DATABASE_URL:")
+    return "python manage.py"
+
+
 def show_ways_on(run):
-    site = "http://127.0.0.1:8000"
+    site = run.site.url if run.site else f"http://{DEFAULT}"
     run.screen.heading("Look for yourself")
-    run.screen.say("python manage.py shell")
+    manage = _manage(run)
+    run.screen.say(f"{manage} shell")
     run.screen.say("    >>> from taskharbor_django.models import DeadLetter, Job")
     run.screen.say(f"    >>> Job.objects.filter(correlation_id={run.order.reference!r}).in_line()")
     run.screen.say('    >>> print(DeadLetter.objects.latest("died_at").traceback)')
-    run.screen.say("python manage.py runserver")
+    run.screen.say("served from here, until Ctrl-C:" if run.site else f"{manage} runserver")
     run.screen.say(f"    {site}{run.order.get_absolute_url()}  the order and its jobs")
-    run.screen.say(f"    {site}/admin/  the admin, for {USER} with the password above")
-    run.screen.say("python manage.py runworker")
+    run.screen.say(f"    {site}/admin/taskharbor/  the admin, for {USER} with the password above")
+    run.screen.say("a worker beside it:" if run.site else f"{manage} runworker")
     run.screen.say("    runs what you enqueue there, until Ctrl-C")
     seconds = time.monotonic() - run.started
-    run.screen.good(f"\nDone, in {seconds:.0f} s. Run it again as often as you like.")
+    more = "" if run.site else " With --serve it stays, as site and worker."
+    run.screen.good(f"\nDone, in {seconds:.0f} s. Run it again as often as you like.{more}")
+
+
+def serve(run):
+    """Serve the shop and its admin, and run what is enqueued there, if that was asked for."""
+    if run.site is not None:
+        run.serving = True
+        run.start_worker()
+        run.site.serve()

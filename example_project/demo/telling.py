@@ -3,8 +3,10 @@
 from collections import defaultdict
 from datetime import timedelta
 
+from django.conf import settings
+
 from example_project.shop.models import Product
-from taskharbor_django import JobHandle, registry
+from taskharbor_django import JobHandle, WorkflowHandle, registry
 from taskharbor_django.lifecycle import WAITING, JobState
 from taskharbor_django.models import Attempt, DeadLetter
 
@@ -101,8 +103,10 @@ def show_details(run):
         "poison": _poison,
         "atomic": _atomic,
         "snooze": _snoozed,
+        "callback": _called_back,
         "checkpoint": _resumed,
         "cancel": _cancelled,
+        "workflow": _added_up,
         "not kept": _gone,
     }
     for name, tell in details.items():
@@ -152,6 +156,18 @@ def _snoozed(run):
     )
 
 
+def _called_back(run):
+    if settings.SHOP_CALLBACK_URL:
+        return "CALLBACK_URL is set: whoever is there is told that the parcel has gone."
+    if run.receiver is None:
+        return "None this time: no openssl is here to make a certificate with."
+    ((facts, signed),) = run.receiver.told
+    return (
+        f"The receiver was told that ship is {facts['state']}, by a job of its own after ship's "
+        f"end; the signature {'was right' if signed else 'was wrong'}."
+    )
+
+
 def _resumed(run):
     job = run.of("count_shelves").get()
     return f"count_shelves, in run {job.executions}: {result_of(job)}, from its checkpoint."
@@ -163,6 +179,15 @@ def _cancelled(run):
     return (
         "print_catalogue was asked to stop. It heard that with the worker's next heartbeat and "
         f"stopped {waited:.1f} s after the question."
+    )
+
+
+def _added_up(run):
+    job = run.of("report_stock").get()
+    workflow = WorkflowHandle.of(job.workflow_id)
+    return (
+        f"report_stock ran once the {job.dependencies.count()} others of its workflow were "
+        f"done, and added up what they returned: {workflow.results[0]} EUR."
     )
 
 
@@ -195,3 +220,6 @@ def _wrong_effects(run):
         wanted = run.before[product.sku].stock + EFFECTS[product.sku]
         if product.stock != wanted:
             yield f"stock of {product} is {product.stock}, not {wanted}"
+    told = [(facts["state"], signed) for facts, signed in run.receiver.told] if run.receiver else []
+    if run.receiver and told != [("done", True)]:
+        yield f"the receiver was told {told}, not once that the parcel has gone"

@@ -1,5 +1,5 @@
 """Tests of the demo's own parts; the whole of it is run by tests/docs/test_example.py."""
-# ruff: noqa: PT009  Django's test classes have assertions of their own
+# ruff: noqa: PT009, PT027  Django's test classes have assertions of their own
 
 from datetime import timedelta
 from io import StringIO
@@ -7,14 +7,17 @@ from types import SimpleNamespace
 from unittest import mock
 from uuid import uuid4
 
+from django.core.management import CommandError, call_command
+from django.core.management.base import OutputWrapper
 from django.test import SimpleTestCase
 from django.utils import timezone
 
 from example_project.shop import tasks
 from example_project.shop.tests import ShopTestCase
-from taskharbor_django.models import Job
+from taskharbor_django.models import Attempt, DeadLetter, Job, QueueMinute
 
-from . import samples, telling, working
+from . import samples, seeds, steps, telling, working
+from .management.commands import seed_demo
 from .run import Run
 from .screen import Screen
 from .watching import Look, brief, news, picture
@@ -100,14 +103,14 @@ class DemoTests(ShopTestCase):
 
     def test_a_worker_that_does_nothing_is_given_up(self):
         idle = look(job("pack", "ready"), seconds=working.SILENCE + 1)
-        with self.assertRaisesMessage(WorkerTrouble, "has run nothing for 20 s"):
+        with self.assertRaisesMessage(WorkerTrouble, "has run nothing for 60 s"):
             working._require_work(self.run_, idle)
         working._require_work(self.run_, look(job("pack", "ready", executions=1), seconds=30))
 
     def test_a_worker_that_comes_to_no_end_is_given_up(self):
-        self.run_.started -= working.LIMIT
-        with self.assertRaisesMessage(WorkerTrouble, "Not finished after 50 s: 2 x pack (ready)."):
-            working._require_work(self.run_, look(job("pack", "ready"), job("pack", "ready")))
+        begun = [job("pack", "ready", executions=1) for _ in range(2)]
+        with self.assertRaisesMessage(WorkerTrouble, "Not finished after 180 s: 2 x pack (ready)."):
+            working._require_work(self.run_, look(*begun, seconds=working.LIMIT + 1))
 
     def test_what_ends_otherwise_than_it_has_to_is_told(self):
         handle = tasks.reorder.enqueue(self.rope.pk, quantity=1)
@@ -121,6 +124,23 @@ class DemoTests(ShopTestCase):
         self.run_.before = {"rope": SimpleNamespace(stock=14)}
         with self.assertRaisesMessage(telling.Unexpected, "stock of Rope is 10, not 11"):
             telling.require_expected_ends(self.run_)
+
+    def test_the_ways_on_lead_to_the_same_database(self):
+        ways = {
+            "": "python manage.py",
+            "sqlite:////my shop.db": "DATABASE_URL='sqlite:////my shop.db' python manage.py",
+            "postgres://me:secret@localhost/shop": "python manage.py",
+        }
+        for url, begin in ways.items():
+            out = StringIO()
+            run = Run(Screen(OutputWrapper(out)), order=self.order())
+            with mock.patch.dict("os.environ", {"DATABASE_URL": url}):
+                steps.show_ways_on(run)
+            for command in ("shell", "runserver", "runworker"):
+                self.assertIn(f"\n{begin} {command}\n", out.getvalue())
+            self.assertIn("http://127.0.0.1:8000/admin/taskharbor/", out.getvalue())
+            self.assertNotIn("secret", out.getvalue())
+            self.assertEqual("with the same DATABASE_URL" in out.getvalue(), "secret" in url)
 
     def test_every_task_is_in_the_demo(self):
         order = self.order()
@@ -136,3 +156,28 @@ class DemoTests(ShopTestCase):
 
 def is_task(name):
     return isinstance(getattr(tasks, name), type(tasks.pack))
+
+
+class SeedTests(ShopTestCase):
+    def test_it_loads_what_it_is_asked_for(self):
+        out, before = StringIO(), Job.objects.count()
+        call_command("seed_demo", jobs=300, dead=40, stdout=out)
+        self.assertIn("300 jobs and 40 dead letters", out.getvalue())
+        # A product or an order that is made for them brings a job of its own.
+        self.assertIn(Job.objects.count() - before, range(340, 345))
+        self.assertEqual(Job.objects.filter(state="dead").count(), 40)
+        letters = DeadLetter.objects.filter(open_for__isnull=False)
+        self.assertEqual((letters.count(), Attempt.objects.count()), (40, 40))
+        self.assertGreater(letters.values("fingerprint").distinct().count(), 2)
+        self.assertEqual(QueueMinute.objects.count(), 180)
+
+    def test_it_says_how_far_it_is(self):
+        out = StringIO()
+        with mock.patch.object(seed_demo, "TELL_EACH", 0), mock.patch.object(seeds, "BATCH", 20):
+            call_command("seed_demo", jobs=30, dead=20, stdout=out)
+        told = ["20 of 30 jobs ...", "30 of 30 jobs ...", "20 of 20 dead letters ..."]
+        self.assertEqual(out.getvalue().splitlines()[:-1], told)
+
+    def test_there_is_no_negative_number_of_jobs(self):
+        with self.assertRaises(CommandError):
+            call_command("seed_demo", jobs=-1)

@@ -8,6 +8,7 @@ import sys
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 MANAGE = Path(__file__).resolve().parents[2] / "manage.py"
 LEASE, NAME = 9, "demo"
@@ -62,7 +63,7 @@ class WorkerProcess:
         self._log = None
         self._said = []
 
-    def start(self):
+    def start(self, environment=MappingProxyType({})):
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  open until stop()
         warnings = (f"-W{option}" for option in sys.warnoptions)
         command = [sys.executable, *warnings, str(MANAGE), "runworker", *OPTIONS]
@@ -70,6 +71,7 @@ class WorkerProcess:
         with held_back():
             self._process = subprocess.Popen(  # noqa: S603  this very project's own command
                 command,
+                env={**os.environ, **environment},
                 stdin=subprocess.DEVNULL,
                 stdout=self._log,
                 stderr=self._log,

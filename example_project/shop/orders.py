@@ -29,4 +29,4 @@ def place(product, *, quantity, email):
 
 def forget_review(order):
     """Cancel the job that would ask for a review; False when it is too late."""
-    return bool(order.review_job) and cancel([order.review_job]).left == 0
+    return bool(order.review_job) and not cancel([order.review_job]).left

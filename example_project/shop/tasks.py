@@ -9,10 +9,19 @@ import os
 from datetime import timedelta
 from decimal import Decimal
 
+from django.conf import settings
 from django.db.models import F
 from django.utils import timezone
 
-from taskharbor_django import Backoff, PermanentError, Priority, Snooze, TemporaryError, task
+from taskharbor_django import (
+    Backoff,
+    PermanentError,
+    Priority,
+    Snooze,
+    TemporaryError,
+    schedule,
+    task,
+)
 
 from . import outside, packing, pictures
 from .models import Mail, Order, Product
@@ -59,7 +68,8 @@ def book_stock(order_id: int) -> None:
 def pick(order_id: int) -> None:
     """Tell the warehouse; the job that follows is stored with this one's end, or not at all."""
     if Order.objects.filter(pk=order_id, picked_at=None).update(picked_at=timezone.now()):
-        ship.enqueue(order_id)
+        # Where somebody wants to know, a signed callback tells them that the parcel has gone.
+        ship.using(callback_url=settings.SHOP_CALLBACK_URL).enqueue(order_id)
 
 
 @task(takes_context=True, queue="warehouse")
@@ -75,6 +85,19 @@ def ask_for_review(order_id: int) -> None:
     """Ask how it was; enqueued with a delay."""
     order = Order.objects.select_related("product").get(pk=order_id)
     Mail.objects.get_or_create(to=order.email, subject=f"How is your {order.product}?")
+
+
+# -- again and again -------------------------------------------------------------------------------
+
+
+@schedule(cron="0 3 * * *", time_zone="Europe/Berlin")
+@task(queue="mail", priority=Priority.LOW)
+def close_day() -> str:
+    """Write down how many orders there are, every night at three."""
+    orders = Order.objects.count()
+    subject = f"{orders} orders by {timezone.localdate()}"
+    Mail.objects.get_or_create(to="owner@shop.example", subject=subject)
+    return subject
 
 
 # -- progress, checkpoints, cancelling -------------------------------------------------------------
@@ -183,6 +206,25 @@ def receive_goods(context, product_id: int, quantity: int) -> None:
     """Put goods on the shelf; a crash after that, before the job's end, takes them off again."""
     Product.objects.filter(pk=product_id).update(stock=F("stock") + quantity)
     outside.power_cut(call=context.attempt)
+
+
+# -- a report: many at once, then one --------------------------------------------------------------
+
+
+@task
+def value_stock(product_id: int) -> Decimal:
+    """Say what the goods of a product are worth; all products at once, see reports.py."""
+    product = Product.objects.get(pk=product_id)
+    return product.price * product.stock
+
+
+@task
+def report_stock(values: list[Decimal], to: str) -> Decimal:
+    """Add up what the others found; it is given their results, in order, when all are done."""
+    total = sum(values, Decimal())
+    subject = f"Stock report, {len(values)} products"
+    Mail.objects.get_or_create(to=to, subject=subject, defaults={"body": f"{total} EUR"})
+    return total
 
 
 # -- jobs that nobody will miss --------------------------------------------------------------------

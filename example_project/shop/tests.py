@@ -7,6 +7,7 @@ Tests of the shop: what is enqueued when, and the tasks called as the functions 
 
 import asyncio
 import os
+from datetime import timedelta
 from decimal import Decimal
 from unittest import mock
 from uuid import uuid4
@@ -16,9 +17,15 @@ from django.test import TestCase
 from django.urls import reverse
 
 from taskharbor_django import PermanentError, Snooze, TemporaryError
-from taskharbor_django.models import Job
+from taskharbor_django.models import Job, Schedule
+from taskharbor_django.testing import (
+    assert_enqueued,
+    assert_not_enqueued,
+    capture_on_commit,
+    drain,
+)
 
-from . import orders, outside, packing, pictures, tasks
+from . import orders, outside, packing, pictures, reports, tasks
 from .models import Mail, Order, Product
 
 
@@ -82,6 +89,23 @@ class PlacingTests(ShopTestCase):
         self.assertTrue(orders.forget_review(order))
         self.assertEqual(Job.objects.get(pk=order.review_job).state, "cancelled")
         self.assertFalse(orders.forget_review(order))
+
+
+class WorkingTests(ShopTestCase):
+    """The whole way, with jobs that run in the test: no worker is there."""
+
+    def test_an_order_is_paid_picked_and_shipped(self):
+        with capture_on_commit():
+            order = self.order()
+        assert_enqueued(tasks.charge_card, args=[order.pk], idempotency_key=order.reference)
+        assert_not_enqueued(tasks.ship)
+        with at_once():
+            drain(until=timedelta(seconds=5))
+        order.refresh_from_db()
+        self.assertLessEqual(order.paid_at, order.picked_at)
+        shipped = assert_enqueued(tasks.ship, args=[order.pk], state="done")
+        self.assertEqual(shipped.result, f"{order} is on board")
+        self.assertEqual(self.waiting(state="scheduled"), ["ask_for_review"])
 
 
 class PageTests(ShopTestCase):
@@ -203,6 +227,20 @@ class TaskTests(ShopTestCase):
             tasks.open_upload("bomb.zip")
             leave.assert_called_once()
 
+    def test_the_day_is_closed_each_night_once(self):
+        self.order()
+        self.assertEqual(tasks.close_day(), tasks.close_day())
+        self.assertEqual(Mail.objects.count(), 1)
+        row = Schedule.objects.get(name=tasks.close_day.name)
+        self.assertEqual((row.cron, row.time_zone), ("0 3 * * *", "Europe/Berlin"))
+
+    def test_who_wants_to_know_is_called_back_when_a_parcel_has_gone(self):
+        url = "https://hooks.example.com/parcels"
+        allowed = {"CALLBACK_HOSTS": ["hooks.example.com"], "CALLBACK_SECRET": "s"}
+        with self.settings(SHOP_CALLBACK_URL=url, TASKHARBOR=allowed):
+            tasks.pick(self.order().pk)
+        self.assertEqual(Job.objects.get(task=tasks.ship.name).callback_url, url)
+
     def test_prices_are_imported_and_nonsense_is_poison(self):
         self.assertEqual(tasks.import_prices("rope 29.90\nanchor 1"), 1)
         for poison in ("%PDF-1.7", "rope cheap", "rope 1 2"):
@@ -218,6 +256,13 @@ class TaskTests(ShopTestCase):
     async def test_money_is_converted(self):
         with at_once():
             self.assertEqual(await tasks.convert(Decimal(10), "DKK"), Decimal("74.60"))
+
+    def test_a_stock_report_waits_for_all_products(self):
+        workflow = reports.order_stock_report("owner@shop.example")
+        self.assertEqual([job.state for job in workflow.jobs], ["ready", "blocked"])
+        self.assertEqual(tasks.value_stock(self.rope.pk), Decimal("399.00"))
+        total = tasks.report_stock([Decimal(1), Decimal(2)], to="owner@shop.example")
+        self.assertEqual((total, Mail.objects.get().body), (3, "3 EUR"))
 
     def test_boxes_are_few(self):
         packed = tasks.pack([6, 5, 4, 3, 3, 2, 1], limit=8)

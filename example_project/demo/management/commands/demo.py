@@ -6,6 +6,7 @@ from django.db import DatabaseError, InterfaceError, connection
 
 from example_project.demo.run import Run
 from example_project.demo.screen import Screen
+from example_project.demo.site import DEFAULT, Site, SiteTrouble
 from example_project.demo.steps import steps
 from example_project.demo.telling import Unexpected
 from example_project.demo.worker_process import LEASE, Stopped, WorkerTrouble, stop_on_signals
@@ -16,28 +17,40 @@ class Command(BaseCommand):
     # Those of a database come with migrate, once it is known to answer.
     requires_system_checks = ()
 
+    def add_arguments(self, parser):
+        parser.add_argument(
+            "--serve",
+            nargs="?",
+            const=DEFAULT,
+            metavar="[HOST:]PORT",
+            help=f"then serve shop and admin (on {DEFAULT}), with a worker beside, until Ctrl-C",
+        )
+
     def handle(self, **options):
         color = True if options["force_color"] else False if options["no_color"] else None
         run = Run(Screen(self.stdout, color=color))
         try:
-            _play(run)
+            _play(run, options["serve"])
         except (DatabaseError, InterfaceError) as error:
             raise CommandError(_explained(error)) from error
-        except (WorkerTrouble, Unexpected) as trouble:
+        except (WorkerTrouble, SiteTrouble, Unexpected) as trouble:
             raise CommandError(str(trouble)) from trouble
         except Stopped as stopped:
             run.worker.stop()  # the signal may have come just before somebody else did
             self.stderr.write(f"\nStopped by {stopped}. {_left(run)}")
-            raise SystemExit(stopped.code) from None
+            if not run.serving:  # else that is how it ends
+                raise SystemExit(stopped.code) from None
         except BrokenPipeError:
             # Whoever read has read enough; nobody is there to be told so.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise SystemExit(1) from None
 
 
-def _play(run):
+def _play(run, address):
     stop_on_signals()
     try:
+        if address is not None:
+            run.site = Site(address, run.worker)
         for step in steps():
             step(run)
     except Stopped:
@@ -45,7 +58,7 @@ def _play(run):
             run.screen.say("\nTelling the worker to stop.")
         raise
     finally:
-        run.worker.stop()
+        run.close()
 
 
 def _left(run):
