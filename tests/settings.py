@@ -28,6 +28,7 @@ INSTALLED_APPS = [
 ]
 
 MIDDLEWARE = [
+    "tests.policy.strict_policy",
     "django.middleware.security.SecurityMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.locale.LocaleMiddleware",
@@ -56,6 +57,14 @@ STATIC_URL = "static/"
 # Tests count statements; those about the wake-up switch it on.
 TASKHARBOR = {"NOTIFY": False}
 
+# Django's own task API; before 6.0 it is in a package.
+TASKS = {
+    "default": {
+        "BACKEND": "taskharbor_django.backend.TaskHarborBackend",
+        "QUEUES": ["default", "reports"],
+    }
+}
+
 # Users of the tests log in often, and nobody attacks their passwords.
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 
@@ -66,7 +75,7 @@ def database(config):
     if config["ENGINE"] == "django.db.backends.sqlite3":
         options |= {
             "transaction_mode": "IMMEDIATE",
-            "timeout": 30,
+            "timeout": options.get("timeout", 30),
             "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
         }
         # A file, because threads with connections of their own cannot share one in memory.

@@ -21,6 +21,9 @@ SHELL_WORDS = {".", "cd", "export", "source"}
 MODULES = {"django", "pip", "tox", "venv"}
 ENDS = {"&&", "||", ";", "|", "&"}
 ASSIGNMENT = re.compile(r"\w+=")
+MANAGE = re.compile(r"\bmanage\.py\b(.*)")
+# Commands that pages name of packages which are not installed here.
+OF_OTHERS = {"db_worker", "procrastinate", "qcluster"}
 EXAMPLE = ROOT / "example_project" / "demo" / "management"
 
 
@@ -61,18 +64,38 @@ def _console(lines):
     ]
 
 
-def problem(words):
-    """Say what is wrong with a simple command; empty when it could be typed."""
+def configured(snippet):
+    """What follows manage.py in a unit, a manifest, a Procfile, as lists of words."""
+    for line in snippet.code.replace("\\\n", " ").splitlines():
+        if found := MANAGE.search(line):
+            # A list in JSON is the same words with quotes, commas and brackets around them.
+            plain = re.sub(r"""["',\[\]]""", " ", found[1])
+            yield Command(f"python manage.py {plain}").parts()[0]
+
+
+def problem(words, *, elsewhere=False):
+    """
+    Say what is wrong with a simple command; empty when it could be typed.
+
+    What is typed elsewhere may be a program or name a database that is not here.
+    """
     program, *arguments = words
     if program in SHELL_WORDS:
         return ""
+    if elsewhere:  # a page's own aliases are not those of the tests
+        arguments = re.sub(r"(--database[ =])\S+", r"\1default", " ".join(arguments)).split()
     if program in ("python", "python3"):
         return _python_problem(arguments)
     if program == "django-admin":
         return _django_problem(arguments)
     if program == "tox":
         return _tox_problem(arguments)
-    return "" if shutil.which(program) else f"there is no program {program}"
+    return "" if elsewhere or shutil.which(program) else f"there is no program {program}"
+
+
+def mentioned_problem(words):
+    """Say what is wrong with a command in a sentence, where the name of one may stand alone."""
+    return "" if len(words) == 3 and words[2] in get_commands() else problem(words)
 
 
 def _python_problem(arguments):
@@ -96,10 +119,16 @@ def _django_problem(arguments):
     # Then it raises this error, where it would print a text and leave.
     parser.called_from_command_line = False
     try:
-        parser.parse_args(others)
+        parser.parse_args(_with_our_alias(others))
     except CommandError as error:
         return f"{name}: {error}"
     return ""
+
+
+def _with_our_alias(arguments):
+    """Pages may have databases of their own; here there is one, and Django knows no other."""
+    pairs = itertools.pairwise(["", *arguments])
+    return ["default" if option == "--database" else word for option, word in pairs]
 
 
 def _tox_problem(arguments):

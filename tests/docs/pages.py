@@ -2,7 +2,7 @@
 The pages that users read, as the fences in them.
 
 A fence is run as its language says. One that cannot run is told so by a comment above it, with the
-reason, and is then only compiled:
+reason, and is then only compiled; of a shell's fence, Django's commands are still looked at:
 
     <!-- not run: it needs a server of its own -->
     ```python
@@ -20,6 +20,7 @@ PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
 PYTHON = {"python"}
 SESSION = {"pycon"}
 SHELL = {"console", "sh"}
+CONFIG = {"ini", "yaml", "dockerfile", "procfile"}
 
 FENCE = re.compile(r"^( *)```([^\n`]*)\n(.*?)^\1``` *$", re.M | re.S)
 NOT_RUN = re.compile(r"<!-- not run: ([^>]+) -->\s*\Z")

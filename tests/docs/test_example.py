@@ -7,17 +7,21 @@ import pty
 import re
 import secrets
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from io import StringIO
 from urllib.parse import urlsplit, urlunsplit
+from urllib.request import urlopen
 
 import pytest
 from django.db import connection
 
 from example_project.demo import worker_process
 from example_project.demo.screen import Screen
+from example_project.demo.site import Site, SiteTrouble
 
 from .pages import ROOT
 
@@ -74,21 +78,25 @@ def manage(starting):
 def on_terminal(starting):
     """Run manage.py on a terminal of 80 x 24; answer with what came there, and the exit code."""
 
-    def run(*arguments, **environment):
+    def run(*arguments, watch):
         mine, theirs = pty.openpty()
         size = {"TERM": "xterm", "COLUMNS": "80", "LINES": "24", "NO_COLOR": ""}
-        command, facts = starting(*arguments, **(size | environment))
+        command, facts = starting(*arguments, **size)
         with subprocess.Popen(command, stdout=theirs, stderr=theirs, **facts) as process:
             os.close(theirs)
-            return all_of(mine), process.wait(PATIENCE)
+            return all_of(mine, lambda said: watch(said, process)), process.wait(PATIENCE)
 
     return run
 
 
-def all_of(terminal):
+def all_of(terminal, watch):
     """Read until the last program that writes there has ended."""
+    said = b""
     with os.fdopen(terminal, "rb", buffering=0) as stream:
-        return b"".join(chunks(stream)).decode().replace("\r\n", "\n")
+        for chunk in chunks(stream):
+            said += chunk
+            watch(said.decode(errors="ignore"))
+    return said.decode().replace("\r\n", "\n")
 
 
 def chunks(stream):
@@ -135,16 +143,37 @@ def test_the_demo_runs_again_and_again(manage, on_terminal):
     assert "open sesame" not in first.stdout
     assert "3 products, 3 of them new." in first.stdout
 
-    second, code = on_terminal("demo")
+    visited = []
+
+    def visit(said, process):
+        if not visited and re.search(r"Done, in \d+ s", said):
+            visited.append(pages_of(said))
+            while len(rows_left(manage)[2]) < 3:
+                assert process.poll() is None  # the worker beside is starting
+            process.send_signal(signal.SIGINT)
+
+    second, code = on_terminal("demo", "--serve", "0", watch=visit)
     assert code == 0, second
+    assert [status for status, _ in visited[0]] == [200, 200, 200]
+    assert "Stopped by SIGINT. The worker was stopped, too, and holds nothing." in second
     assert "3 products, 0 of them new." in second
     assert "Cancelled 2 jobs that still waited from earlier runs." in second
     tells_what_happened(plain(second))
     redraws_in_its_place(second)
 
     held, leases, workers = rows_left(manage)
-    assert (held, leases, len(workers)) == (0, 0, 2)
+    assert (held, leases, len(workers)) == (0, 0, 3)
     assert not any(map(is_running, workers))
+
+
+def pages_of(said):
+    """The order, the admin and its style, as a browser would find them."""
+    site, order = re.search(r"(http://127\.0\.0\.1:\d+)(/orders/[\w-]+/)", said).groups()
+    answers = []
+    for path in (order, "/admin/taskharbor/", "/static/taskharbor/admin.css"):
+        with urlopen(site + path, timeout=PATIENCE) as page:  # noqa: S310  of this machine
+            answers.append((page.status, page.read()))
+    return answers
 
 
 def tells_how_jobs_are_stored(said):
@@ -160,6 +189,7 @@ def tells_how_jobs_are_stored(said):
 
 def tells_what_happened(said):
     for row in (
+        "1 callback done 1 0 204",
         "1 charge_card done 1 0 charged 119.70 EUR",
         "9 convert done 1 0 59.50, ...",
         "1 count_shelves done 2 1 20 goods; began at shelf 6",
@@ -216,6 +246,19 @@ def test_ctrl_c_ends_the_demo_and_its_worker(manage, starting):
     held, leases, workers = rows_left(manage)
     assert (held, leases, len(workers)) == (0, 0, 1)
     assert not is_running(*workers)
+
+
+@pytest.mark.parametrize("address", ["x", "99999", ":80", "", "10.0.0.1:"])
+def test_the_demo_says_what_it_cannot_serve(address):
+    with pytest.raises(SiteTrouble, match=r"wants a port, or HOST:PORT as in 127\.0\.0\.1:8000"):
+        Site(address, worker=None)
+
+
+def test_the_demo_says_that_its_port_is_taken():
+    with closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(SiteTrouble, match=f"127.0.0.1:{port} cannot be used: Address already"):
+            Site(str(port), worker=None)
 
 
 def test_the_demo_shows_what_a_worker_says_that_cannot_start(manage):

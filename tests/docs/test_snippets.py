@@ -1,16 +1,20 @@
 """What the pages show is true: Python runs, sessions answer as printed, commands exist."""
 
 import doctest
+import importlib
 import re
 import sys
+from configparser import ConfigParser
 from types import ModuleType
 
+import django
 import pytest
 
-from taskharbor_django import registry
+from taskharbor_django import context, registry, schedules, signals
 
-from .commands import Command, commands, problem
+from .commands import OF_OTHERS, Command, commands, configured, mentioned_problem, problem
 from .pages import (
+    CONFIG,
     PAGES,
     PYTHON,
     README,
@@ -29,22 +33,44 @@ ANSWERS_MAY_VARY = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 RUN_HERE = [page for page in PAGES if page not in TUTORIALS and snippets(page, PYTHON | SESSION)]
 FENCES = [snippet for page in PAGES for snippet in fences(page)]
 COMMANDS = [
-    pytest.param(words, id=f"{snippet}-{' '.join(words)}")
+    pytest.param(words, bool(snippet.not_run), id=f"{snippet}-{' '.join(words)}")
     for page in PAGES
     for snippet in snippets(page, SHELL)
     for command in commands(snippet)
     for words in command.parts()
 ]
+CONFIGURED = [
+    pytest.param(words, id=f"{snippet}-{' '.join(words)}")
+    for page in PAGES
+    for snippet in snippets(page, CONFIG)
+    for words in configured(snippet)
+]
+# `manage.py runworker --burst` within a sentence.
+MENTIONED = [
+    pytest.param(Command(f"python {text}").parts()[0], id=f"{name(page)}-{text}")
+    for page in PAGES
+    for text in re.findall(r"`(?:python )?(manage\.py [^`]+)`", page.read_text("utf-8"))
+    if text.split()[1] not in OF_OTHERS
+]
 
 
 @pytest.fixture
 def own_registry(monkeypatch):
-    """Tasks of the pages are forgotten after the test."""
+    """Tasks and receivers of the pages are forgotten after the test."""
     monkeypatch.setattr(registry, "_tasks", dict(registry._tasks))
+    monkeypatch.setattr(context, "_carry", None)
+    for signal in (*signals.SIGNALS.values(), signals.started, signals.stopped):
+        monkeypatch.setattr(signal, "receivers", list(signal.receivers))
+    monkeypatch.setattr(schedules, "_declared", dict(schedules._declared))
 
 
 def run_page(page, monkeypatch):
     """Run the Python of a page in its order; return the names that it leaves behind."""
+    if django.VERSION < (6, 0):  # the pages speak of Django's own task API
+        monkeypatch.setitem(sys.modules, "django.tasks", importlib.import_module("django_tasks"))
+        monkeypatch.setitem(
+            sys.modules, "django.tasks.signals", importlib.import_module("django_tasks.signals")
+        )
     names = {"__name__": "__main__"}
     for snippet in snippets(page, PYTHON | SESSION):
         if snippet.not_run:
@@ -94,9 +120,32 @@ def test_python_that_is_shown_compiles(snippet):
     snippet.compiled()
 
 
-@pytest.mark.parametrize("words", COMMANDS)
-def test_a_command_that_is_shown_exists(words):
+@pytest.mark.parametrize(("words", "elsewhere"), COMMANDS)
+def test_a_command_that_is_shown_exists(words, elsewhere):
+    assert problem(words, elsewhere=elsewhere) == ""
+
+
+@pytest.mark.parametrize("words", CONFIGURED)
+def test_a_command_in_a_unit_or_a_manifest_exists(words):
     assert problem(words) == ""
+
+
+@pytest.mark.parametrize("words", MENTIONED)
+def test_a_command_in_a_sentence_exists(words):
+    assert mentioned_problem(words) == ""
+
+
+@pytest.mark.parametrize("snippet", [it for it in FENCES if it.language == "yaml"], ids=str)
+def test_a_manifest_is_yaml(snippet):
+    yaml = pytest.importorskip("yaml")
+    assert all(isinstance(it, dict) for it in yaml.safe_load_all(snippet.code))
+
+
+@pytest.mark.parametrize("snippet", [it for it in FENCES if it.language == "ini"], ids=str)
+def test_a_unit_has_sections_and_entries(snippet):
+    config = ConfigParser(interpolation=None, strict=False)
+    config.read_string(snippet.code)
+    assert all(dict(config[section]) for section in config.sections())
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
@@ -162,6 +211,32 @@ def test_a_wrong_answer_in_a_session_fails():
 )
 def test_a_command_that_does_not_exist_is_found(text, complaint):
     assert complaint in " ".join(map(problem, Command(text).parts()))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ExecStart=/srv/venv/bin/python manage.py runworker --threds 4",
+        'command: ["python", "manage.py", "runworker", "--threds", "4"]',
+        "worker: python manage.py runworker --threds=4",
+    ],
+)
+def test_a_wrong_option_in_a_configuration_is_found(line):
+    (words,) = configured(shown("ini", f"{line}\n"))
+    assert "--threds" in problem(words)
+
+
+def test_what_is_typed_elsewhere_may_be_unknown_here_but_not_to_django():
+    assert problem(["no-such-program"], elsewhere=True) == ""
+    assert problem(["python", "manage.py", "mirgate"], elsewhere=True)
+    assert problem(["python", "manage.py", "check", "--database", "metrics"], elsewhere=True) == ""
+    assert problem(["python", "manage.py", "check", "--databse", "metrics"], elsewhere=True)
+
+
+def test_a_name_alone_is_a_mention_and_no_command():
+    assert mentioned_problem(["python", "manage.py", "taskharbor"]) == ""
+    assert mentioned_problem(["python", "manage.py", "taskharbour"])
+    assert problem(["python", "manage.py", "taskharbor"])
 
 
 def test_commands_are_read_with_their_output():

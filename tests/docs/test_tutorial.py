@@ -47,6 +47,8 @@ class Reader(ExitStack):
         self.shell = self.worker = None
 
     def follow(self, snippet):
+        if snippet.not_run:
+            return
         if snippet.language in SHELL:
             for command in commands(snippet):
                 self.type(command)

@@ -3,8 +3,10 @@ from pathlib import Path
 import pytest
 
 from tests.process.harness import Processes
+from tests.servers import PostgreSQL
 
 from .crew import Crew
+from .harbor import moored
 from .history import noted
 
 
@@ -30,3 +32,16 @@ def crew(transactional_db, tmp_path):
         crew = Crew(Processes(), tmp_path)
         yield crew
         crew.remove()
+
+
+@pytest.fixture(scope="module")
+def server():
+    with PostgreSQL() as server:
+        yield server
+
+
+@pytest.fixture
+def harbor(server, tmp_path, django_db_blocker):
+    """The server of the module, for this process too, with empty tables."""
+    with django_db_blocker.unblock(), moored(server, tmp_path) as harbor:
+        yield harbor

@@ -44,9 +44,7 @@ class Crew:
             **self.history.environment,
         }
         short = ("--lease", str(lease), "--poll", str(POLL), "--threads", str(threads))
-        worker = self._started.start(
-            "--queues", queue, *short, *arguments, **options, **environment
-        )
+        worker = self._started.start("--queues", queue, *short, *arguments, **environment | options)
         self._workers.append(worker)
         return worker
 
@@ -113,9 +111,14 @@ class Crew:
             kill(pid)
         return not found
 
+    @property
+    def working(self):
+        """The workers that are alive."""
+        return [worker for worker in self._workers if worker.alive]
+
     def finish(self, **options):
         """Stop whoever is left, and check the history of it all."""
-        self.dismiss(*(worker for worker in self._workers if worker.alive))
+        self.dismiss(*self.working)
         wait_until(lambda: not self.history.processes(), what="the end of all processes")
         self.history.check(**options)
 

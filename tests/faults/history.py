@@ -110,6 +110,7 @@ FATES = {
     ("inflight", "scheduled", 0, -1, 0, 0): "return",
     ("inflight", "cancelled", 0, 0, 0, 0): "cancel",
     ("inflight", "cancelled", 0, -1, 0, 0): "cancel",
+    ("inflight", "cancelled", 0, 0, 1, 0): "last retry",
 }
 OTHERS = {
     ("", "ready", 0, 0, 0, 0),
@@ -119,22 +120,61 @@ OTHERS = {
     ("ready", "cancelled", 0, 0, 0, 0),
     ("scheduled", "cancelled", 0, 0, 0, 0),
 }
-RECORDED = {"retry": "failed", "fail": "failed", "loss": "lost", "last loss": "lost"}
+RECORDED = {
+    "retry": "failed",
+    "last retry": "failed",  # somebody had asked to cancel it
+    "fail": "failed",
+    "loss": "lost",
+    "last loss": "lost",
+}
 LOST = frozenset({"loss", "last loss"})
+
+
+# What people, workflows and lifetimes make of a job, without touching what it was charged.
+BY_OTHERS = {
+    ("", "blocked"),
+    ("", "dead"),
+    ("", "cancelled"),
+    ("blocked", "ready"),
+    ("blocked", "scheduled"),
+    ("ready", "scheduled"),
+    ("dead", "cancelled"),
+    *(
+        (before, after)
+        for before in ("blocked", "scheduled", "ready")
+        for after in ENDED - {"done"}
+    ),
+    ("inflight", "dead"),
+}
+REVIVED = {("dead", after) for after in ("blocked", "scheduled", "ready")}
 
 
 def fate(step: Step) -> str | None:
     return FATES.get((step.before, step.after, *step.counts))
 
 
+def by_others(step: Step) -> bool:
+    """Say whether this is a move of an operator, a workflow or a lifetime."""
+    if (step.before, step.after) in REVIVED:
+        return step.fences == step.executions == 0 and step.losses <= 0
+    return (step.before, step.after) in BY_OTHERS and not any(step.counts)
+
+
 def violations(
-    facts: Facts, waiting: Iterable[UUID] = (), *, stopped_anywhere: bool = False
+    facts: Facts,
+    waiting: Iterable[UUID] = (),
+    *,
+    stopped_anywhere: bool = False,
+    operators: bool = False,
+    signed: bool = True,
 ) -> list[str]:
     """
     Everything that must not have happened; the jobs in `waiting` need not have ended.
 
     A process that was stopped between its last look at the lease and the first line of a handler
-    begins it when it goes on. Nothing prevents that, but its run may not count.
+    begins it when it goes on. Nothing prevents that, but its run may not count. With `operators`,
+    people have cancelled, requeued and discarded, lifetimes have run out, workflows gone on.
+    Where no handler ran, nothing was `signed`.
     """
     found = [f"there is still a lease ({facts.leases})"] if facts.leases else []
     found += [f"there is still a process: {process}" for process in facts.processes]
@@ -142,13 +182,13 @@ def violations(
     for job in sorted({*facts.enqueued, *facts.jobs, *facts.steps, *facts.lines}, key=str):
         told = [
             *_lost(facts, job, waiting),
-            *_illegal_steps(facts.steps[job]),
-            *_ends(facts, job),
-            *_numbers(facts, job),
+            *_illegal_steps(facts.steps[job], operators=operators),
+            *_ends(facts, job, operators=operators),
+            *_numbers(facts, job, operators=operators),
             *_losses(facts.steps[job]),
             *_holders(facts.steps[job]),
             *_order(facts, job, stopped_anywhere=stopped_anywhere),
-            *_signatures(facts, job),
+            *(_signatures(facts, job) if signed else ()),
             *_overlaps(facts, job),
             *_rows(facts, job),
         ]
@@ -167,21 +207,26 @@ def _lost(facts, job, waiting):
         yield f"it has not ended but is {final.state}"
 
 
-def _illegal_steps(steps):
+def _illegal_steps(steps, *, operators):
     """Each change begins where the last one ended, and is one of those that there are."""
     state = ""
     for step in steps:
         if step.before != state:
             yield f"a change from {step.before!r} came when it was {state!r}"
-        if fate(step) is None and (step.before, step.after, *step.counts) not in OTHERS:
+        known = fate(step) is not None or (step.before, step.after, *step.counts) in OTHERS
+        if not known and not (operators and by_others(step)):
             yield f"no verb makes {step.before!r} to {step.after!r} with counts {step.counts}"
         state = step.after
 
 
-def _ends(facts, job):
+def _ends(facts, job, *, operators):
     """I3: exactly one accepted end, with one open dead letter if that is what it was."""
     final = facts.jobs.get(job)
     ends = [step.after for step in facts.steps[job] if step.after in ENDED]
+    if operators:  # a dead job may be revived or given up; the other ends are for good
+        ends = ends[-1:] if "dead" in ends[-1:] else [it for it in ends if it != "dead"]
+        if final and final.state not in ENDED and ends == ["dead"]:
+            ends = []
     expected = [final.state] if final and final.state in ENDED else []
     if ends != expected:
         yield f"its accepted ends are {ends}, and not {expected}"
@@ -189,7 +234,7 @@ def _ends(facts, job):
         yield f"it has {facts.letters[job]} open dead letters"
 
 
-def _numbers(facts, job):
+def _numbers(facts, job, *, operators):
     """I4, I7: fencing numbers rise by one; counters and attempts add up with the history."""
     steps, final = facts.steps[job], facts.jobs.get(job)
     reserved = [step.fence for step in steps if step.fences]
@@ -198,15 +243,35 @@ def _numbers(facts, job):
     sums = tuple(map(sum, zip(*(step.counts for step in steps), strict=True))) or (0, 0, 0, 0)
     if final and sums != (final.fence, final.executions, final.attempts, final.losses):
         yield f"its counters {final} do not add up with its history {sums}"
-    expected = {step.fence: end for step in steps if (end := _recorded(step))}
+    expected = {step.fence: end for step in steps if (end := _recorded(step, operators=operators))}
     recorded = {fence: record.end for fence, record in facts.records[job].items()}
+    if operators:
+        unsure = {step.fence for step in steps if _is_unsure(step)} & expected.keys()
+        expected = {fence: end for fence, end in expected.items() if fence not in unsure}
+        recorded = {fence: end for fence, end in recorded.items() if fence not in unsure}
     if recorded != expected:
         yield f"its attempts are recorded as {recorded}, and not as {expected}"
 
 
-def _recorded(step):
+def _is_unsure(step):
+    """
+    Whether the history alone cannot tell how the attempt has to be recorded.
+
+    A cancel after the lease had expired was by force, or came with its being taken back. Of a
+    lifetime that is over the worker learns before it begins (failed) or from others (lost).
+    """
+    return fate(step) == "cancel" or (step.before, step.after, fate(step)) == (
+        "inflight",
+        "dead",
+        None,
+    )
+
+
+def _recorded(step, *, operators):
     """How the attempt that ends with this change is recorded, None when it is not."""
     how = fate(step) or ""
+    if operators and (step.before, step.after) == ("inflight", "dead") and not how:
+        return "lost"  # its lifetime was over
     # What is taken back after somebody asked to cancel it ends so, and is charged with nothing.
     if how == "cancel" and step.held_until is not None and step.held_until <= step.at:
         return "lost"

@@ -8,16 +8,25 @@ import sys
 import threading
 import time
 from collections import Counter
+from importlib import import_module
 from pathlib import Path
 
 from django.db import transaction
+from django.db.backends.signals import connection_created
 
 from taskharbor_django import failpoints
+from tests.faults import stale
 from tests.settings import *  # noqa: F403
 
 TASKHARBOR = json.loads(os.environ.get("TASKHARBOR_SETTINGS", "{}"))
+if "FAR_DATABASE_URL" in os.environ:
+    DATABASES["far"] = database(env.db_url("FAR_DATABASE_URL"))  # noqa: F405
 
-_passed = set()
+if "FAKETIME" in os.environ:
+    # With the steady clock left alone, this one call would be refused (EINVAL).
+    time.sleep = lambda seconds: threading.Event().wait(seconds) and None
+
+_passed, _prepared = set(), set()
 
 
 class Gate:
@@ -84,9 +93,18 @@ def _watch_transactions():
 
 def _stop():
     """Stop this process, the first time that the place is reached."""
-    if not _passed:
+    if not _passed and _is_begun():
         _passed.add("stopped")
+        stale.owe()
         gate.stop()
+
+
+def _is_begun():
+    """A beat may come between a reserve and the first line of the job: that is not the one."""
+    if stale.place() != "heartbeat.renewing":
+        return True
+    trail = Path(os.environ["TASKHARBOR_TRAIL"])
+    return trail.exists() and f'"pid": {os.getpid()},' in trail.read_text("ascii")
 
 
 def _let_writers_finish():
@@ -99,8 +117,37 @@ def _let_writers_finish():
         connection.close()
 
 
-if "=stop" in os.environ.get("TASKHARBOR_FAILPOINTS", ""):
+def _hold_others_back(**_facts):
+    """With the first connection: settings are read before the worker's parts can be imported."""
+    if "held back" not in _prepared:
+        _prepared.add("held back")
+        stale.hold_others_back()
+        _watch_reserving()
+
+
+def _watch_reserving():
+    """
+    Let no worker reserve any more that was stopped right before it wrote.
+
+    It would take back whatever has expired, and other stopped workers would no longer meet the
+    database as they left it.
+    """
+    reserving = import_module("taskharbor_django.worker.reserving").Reserving
+    usual = reserving.reserve
+
+    def reserve(self, wanted):
+        gate.enter()
+        try:
+            return 0 if _passed and stale.writes_next() else usual(self, wanted)
+        finally:
+            gate.leave()
+
+    reserving.reserve = reserve
+
+
+if stale.place():
     _watch_transactions()
+    connection_created.connect(_hold_others_back)
 failpoints._ACTIONS["stop"] = _stop
 
 

@@ -183,3 +183,38 @@ def test_a_spoilt_history_is_noticed(name):
     spoil(facts)
     found = violations(facts)
     assert any(part in text for text in found for part in expected.split("|")), found
+
+
+def requeued():
+    """Dead after one failure, requeued by a person, done."""
+    facts = Facts(enqueued={JOB})
+    facts.steps[JOB] = [
+        step("", "ready", 0),
+        step("ready", "inflight", 1, 1, 1, at=10),
+        step("inflight", "dead", 1, 0, 0, 1, held_until=40, at=12),
+        step("dead", "ready", 1, 0, 0, -1, at=20),
+        step("ready", "inflight", 2, 1, 1, at=24),
+        step("inflight", "done", 2, held_until=60, at=28),
+    ]
+    facts.records[JOB] = {1: Record(end="failed")}
+    facts.jobs[JOB] = Final(state="done", fence=2, executions=2)
+    return facts
+
+
+def test_operators_may_revive_what_is_dead_and_nobody_else_may():
+    assert violations(requeued(), operators=True, signed=False) == []
+    assert "its accepted ends are" in " ".join(violations(requeued(), signed=False))
+
+
+@pytest.mark.parametrize(
+    ("moves", "told"),
+    [
+        ([step("done", "ready", 2)], "no verb makes 'done' to 'ready'"),
+        ([step("done", "cancelled", 2)], "no verb makes 'done' to 'cancelled'"),
+        ([step("done", "dead", 2)], "no verb makes 'done' to 'dead'"),
+    ],
+)
+def test_even_operators_change_no_other_end(moves, told):
+    facts = requeued()
+    facts.steps[JOB] += moves
+    assert told in " ".join(violations(facts, operators=True, signed=False))

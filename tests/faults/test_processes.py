@@ -2,17 +2,21 @@
 
 import signal
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from taskharbor_django import cancel
 from taskharbor_django.models import Attempt, DeadLetter, Job, Lease, Worker
+from taskharbor_django.operations.storage import driver_for
 from tests.process.harness import kill, wait_until
 from tests.testapp import fault_tasks as tasks
 from tests.testapp.models import Ledger, Trail
 
 from .crew import LEASE, MARGIN, POLL, counts, everything, freeze, freeze_for, gone, stopped
+from .history import SLACK
+from .stale import TOLD
 
 slow = pytest.mark.slow
 
@@ -48,6 +52,27 @@ def test_a_worker_killed_in_a_job_costs_one_lease_and_another_takes_over(
     assert began <= LEASE + POLL + MARGIN
     assert counts(job) == ("done", 2, 0, 1)
     crew.finish()
+
+
+@slow
+def test_a_job_whose_lease_row_is_gone_is_taken_back_within_another_minute(crew, record_property):
+    """As after a restore, or a hand in the table: there is no row left that could expire."""
+    job = crew.enqueue(tasks.hold, str(crew.go))
+    victim = crew.start()
+    crew.signed("START")
+    crew.start().ready()
+    kill(victim.pid)
+    assert victim.exit_code() == -signal.SIGKILL  # it does not write any more
+    assert Lease.objects.all().delete()[0] == 1
+    gone_at = time.time()
+    wait_until(lambda: len(crew.history.lines("START")) == 2, timeout=120, what="the second run")
+    took = crew.history.lines("START")[1].at - gone_at
+    record_property("began_after", round(took, 1))
+    assert took <= 60 + LEASE + POLL + MARGIN
+    crew.open()
+    crew.ended(job)
+    assert counts(job) == ("done", 2, 0, 1)
+    crew.dismiss(*crew.working)
 
 
 @but_mariadb
@@ -152,15 +177,23 @@ STALE = {
     "progress": "reports.writing",
     "checkpoint": "reports.checkpointing",
 }
-TOO_LATE, TAKEN_BACK = "came too late", "is lost: it was taken back"
+TOO_LATE = "came too late"
 DROPPED = "is lost|dropped with its lost lease"
+# why the database refuses it while another worker runs the job, and when the job has ended
+WHILE_IT_RUNS = dict.fromkeys(STALE, "LeaseMismatch") | {
+    "heartbeat": "NotRenewed",
+    "progress": "NotWritten",
+}
+WHEN_IT_HAS_ENDED = dict.fromkeys(STALE, "JobNotInflight")
+# ... and when nobody has the job yet, but its lease is over
+WHEN_IT_IS_FREE = dict.fromkeys(STALE, "LeaseExpired") | {"heartbeat": "NotRenewed"}
 
 
-def outrun(crew, *verbs):
+def stop_each(crew, *verbs):
     """
-    Stop workers right before each writes, and let another have their jobs.
+    Stop a worker for each right before it writes.
 
-    That write is the first thing that it does once it may go on: no heartbeat comes before it.
+    That write is the first thing that it does once it may go on; see tests/faults/stale.py.
     """
     jobs = {verb: crew.enqueue(outrun_by(verb), verb, str(crew.go), queue=verb) for verb in verbs}
     stale = {verb: start_stale(crew, verb) for verb in verbs}
@@ -171,8 +204,14 @@ def outrun(crew, *verbs):
         if verb == "release":
             stale[verb].send(signal.SIGTERM)
     for worker in stale.values():
-        stopped(worker)
-    crew.start(threads=len(verbs))
+        assert stopped(worker).alive, worker.output
+    return jobs, stale
+
+
+def outrun(crew, *verbs):
+    """The same, and let another have their jobs; it loses none, however slow all this is."""
+    jobs, stale = stop_each(crew, *verbs)
+    crew.start(threads=len(verbs), lease=30)
     return jobs, stale
 
 
@@ -185,12 +224,22 @@ def start_stale(crew, verb):
     return crew.start(*grace, queue=verb, threads=1, failpoints=f"{STALE[verb]}=stop")
 
 
-def let_go_on(crew, stale):
-    """Let the stopped ones try what they were about to, and end."""
+def refused(worker):
+    """Wait until what a stopped worker was about to write was sent, and say why it was refused."""
+    told = worker.line(rf"{TOLD}: (\w+) after (\d+) statements")
+    assert int(told[2]) > 0, worker.output
+    return told[1]
+
+
+def let_go_on(crew, stale, expected, heard=TOO_LATE):
+    """Let the stopped ones try what they were about to, be refused, say that, and end."""
     for worker in stale.values():
         worker.send(signal.SIGCONT)
+    assert {verb: refused(worker) for verb, worker in stale.items()} == {
+        verb: expected[verb] for verb in stale
+    }
     for verb, worker in stale.items():
-        worker.line(TOO_LATE if STALE[verb] == SETTLING else TAKEN_BACK)
+        worker.line(heard if STALE[verb] == SETTLING else "is lost")
     crew.dismiss(*(worker for verb, worker in stale.items() if verb != "release"))
     if "release" in stale:  # it was told before
         assert stale["release"].exit_code() == 0, stale["release"].output
@@ -201,7 +250,7 @@ def test_what_stopped_workers_settle_after_others_have_ended_their_jobs_changes_
     jobs, stale = outrun(crew, *(verb for verb, place in STALE.items() if place == SETTLING))
     crew.ended(*jobs.values())
     before = {verb: everything(job) for verb, job in jobs.items()}
-    let_go_on(crew, stale)
+    let_go_on(crew, stale, WHEN_IT_HAS_ENDED)
     assert {verb: everything(job) for verb, job in jobs.items()} == before
     # What is taken back although somebody wants it cancelled is not run again.
     expected = dict.fromkeys(jobs, ("done", 2, 0, 1)) | {"cancel": ("cancelled", 1, 0, 0)}
@@ -216,7 +265,7 @@ def test_what_stopped_workers_write_while_others_run_their_jobs_changes_nothing(
         crew.signed("READY", job=job)
         wait_until(lambda job=job: job.refresh().progress == 77, what="its progress")
     before = {verb: everything(job) for verb, job in jobs.items()}
-    let_go_on(crew, stale)
+    let_go_on(crew, stale, WHILE_IT_RUNS)
     assert {verb: everything(job) for verb, job in jobs.items()} == before
     crew.open()
     crew.ended(*jobs.values())
@@ -229,17 +278,40 @@ def test_what_stopped_workers_write_while_others_run_their_jobs_changes_nothing(
     crew.finish()
 
 
+def test_what_stopped_workers_write_past_the_lease_is_refused_before_anybody_has_the_job(crew):
+    """A lease that is over is over, for a heartbeat too, although its row is still there."""
+    jobs, stale = stop_each(crew, "ack", "retry", "fail", "snooze", "release", "heartbeat")
+    wait_until(lambda: not leases_that_may_stand().exists(), what="the end of all leases")
+    assert Lease.objects.count() == len(jobs)
+    let_go_on(crew, stale, WHEN_IT_IS_FREE, heard=DROPPED)  # it tries no longer than it holds
+    assert {counts(job) for job in jobs.values()} == {("inflight", 1, 0, 0)}
+    crew.open()
+    crew.start(threads=len(jobs), lease=30)
+    crew.ended(*jobs.values())
+    assert {verb: counts(job) for verb, job in jobs.items()} == dict.fromkeys(
+        jobs, ("done", 2, 0, 1)
+    )
+    assert {job.result for job in jobs.values()} == {"second"}
+    crew.finish()
+
+
+def leases_that_may_stand():
+    """Also by the clock of a worker, which may be a little behind."""
+    now = driver_for("default").now() - timedelta(seconds=SLACK)
+    return Lease.objects.filter(expires_at__gt=now)
+
+
 @pytest.mark.postgresql  # on SQLite whoever stops in a transaction stops everybody
 @pytest.mark.mariadb
 def test_what_a_stopped_worker_did_in_an_atomic_task_is_undone_when_its_ack_comes_too_late(crew):
     job = crew.enqueue(tasks.book, queue="atomic")
     stale = crew.start(queue="atomic", threads=1, failpoints="atomic.called=stop")
     stopped(stale)
-    crew.start()
+    crew.start(lease=30)
     crew.ended(job)
     before = everything(job)
     stale.send(signal.SIGCONT)
-    stale.line(f"{TOO_LATE}|{DROPPED}")
+    assert refused(stale) == "JobNotInflight"
     crew.dismiss(stale)
     assert everything(job) == before
     assert counts(job) == ("done", 2, 0, 1)

@@ -4,6 +4,7 @@ import contextlib
 from datetime import UTC, datetime, timedelta
 from threading import Event
 from time import monotonic
+from uuid import uuid4
 
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
@@ -62,9 +63,17 @@ def hold(handle, lease_for=LEASE):
 
 
 def backend_of(connected):
-    """The id under which the server knows this connection."""
+    """
+    What the server knows this connection by; outside of a transaction.
+
+    On PostgreSQL a name that is given to it: a pooler carries that from one of its sessions to the
+    next, while the process id is that of whichever session served the connection last.
+    """
     if connected.vendor == "postgresql":
-        return connected.connection.info.backend_pid
+        name = f"test-{uuid4()}"
+        with connected.cursor() as cursor:
+            cursor.execute("SELECT set_config('application_name', %s, false)", [name])
+        return name
     return connected.connection.thread_id()
 
 
@@ -72,8 +81,13 @@ def waits_for_a_lock(backend):
     """Say whether the server lets that connection wait for another one's lock."""
     with connection.cursor() as cursor:
         if connection.vendor == "postgresql":
-            # Not pg_stat_activity: inside a transaction it shows the same picture again and again.
-            cursor.execute("SELECT 1 FROM pg_locks WHERE pid = %s AND NOT granted", [backend])
+            # Inside a transaction pg_stat_activity shows the same picture again and again.
+            cursor.execute("SELECT pg_stat_clear_snapshot()")
+            cursor.execute(
+                "SELECT 1 FROM pg_locks JOIN pg_stat_activity USING (pid)"
+                " WHERE application_name = %s AND NOT granted",
+                [backend],
+            )
             return cursor.fetchone() is not None
         # Not innodb_trx: who asks for it more often than each 100 ms gets an old picture too.
         cursor.execute("SHOW ENGINE INNODB STATUS")

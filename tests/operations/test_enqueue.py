@@ -67,6 +67,30 @@ def test_each_call_without_a_key_is_a_job_of_its_own(db):
     assert len({add.enqueue(1).id for _ in range(5)}) == Job.objects.count() == 5
 
 
+OWN = {"id", "payload", "seq", "created_at", "updated_at", "available_at", "expires_at"}
+
+
+def test_later_calls_of_a_task_are_stored_as_its_first_one(db):
+    """What is the same for all of them is made once."""
+    copy = add.using(queue="mail", priority=Priority.LOW, delay=60)
+    first, *later = [copy.enqueue(number).refresh() for number in range(3)]
+    shared = {field.attname for field in Job._meta.concrete_fields} - OWN - {"run_at"}
+    for number, job in enumerate(later, start=1):
+        assert decode_call(job.payload) == ((number,), {})
+        assert (job.id, job.seq) != (first.id, first.seq)
+        assert job.run_at - job.created_at == timedelta(seconds=60)
+        assert [getattr(job, name) == getattr(first, name) for name in shared] == [True] * len(
+            shared
+        )
+
+
+def test_settings_that_change_count_from_the_next_call_on(db):
+    assert add.enqueue(1).refresh().max_attempts == 3
+    with override_settings(TASKHARBOR={"MAX_ATTEMPTS": 7}):
+        assert add.enqueue(1).refresh().max_attempts == 7
+    assert add.enqueue(1).refresh().max_attempts == 3
+
+
 def test_the_options_of_a_task_count_before_the_settings(db):
     with override_settings(TASKHARBOR={"QUEUE": "elsewhere", "MAX_ATTEMPTS": 9}):
         of_task, of_settings = report.enqueue("May").refresh(), add.enqueue(1).refresh()
@@ -76,7 +100,8 @@ def test_the_options_of_a_task_count_before_the_settings(db):
     assert (of_settings.queue, of_settings.max_attempts) == ("elsewhere", 9)
 
 
-def test_what_a_call_asks_for_counts_before_the_options_of_its_task(db):
+def test_what_a_call_asks_for_counts_before_the_options_of_its_task(db, settings):
+    settings.TASKHARBOR = {"CALLBACK_HOSTS": ["example.org"], "CALLBACK_SECRET": "s"}
     asked = report.using(
         queue="urgent",
         priority=Priority.CRITICAL,

@@ -417,3 +417,19 @@ def test_batches_in_opposite_order_make_one_job_for_each_key(race):
 
     new = race(*[lambda: store(keys), lambda: store(keys[::-1])] * 4)
     assert sum(new) == Job.objects.count() == len(keys)
+
+
+@pytest.mark.mariadb
+@pytest.mark.django_db(transaction=True)
+def test_a_key_is_found_that_is_younger_than_the_snapshot_of_the_caller(monkeypatch, race):
+    with connection.cursor() as cursor:
+        cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+    monkeypatch.setattr(connection, "isolation_level", "repeatable read")
+    try:
+        with transaction.atomic():
+            assert not Job.objects.exists()
+            (other,) = race(lambda: enqueue("k"))
+            mine = enqueue("k")
+        assert (mine.id, mine.created) == (other.id, False)
+    finally:
+        connection.close()

@@ -1,10 +1,13 @@
 """Workers are woken once the jobs are committed, and not too often."""
 
+import os
+
 import pytest
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from taskharbor_django.operations import notify
+from tests.servers.plugin import DIRECT_PORT
 from tests.testapp.tasks import add
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.postgresql]
@@ -19,8 +22,10 @@ def with_notify(settings):
 @pytest.fixture
 def calls():
     """The wake-ups that another session hears, as (queue, jobs that it can see)."""
-    wrapper = connection.copy()
-    listener = wrapper.get_new_connection(wrapper.get_connection_params())
+    # Past a pooler: what is sent through it is heard, but only a session can listen.
+    parameters = connection.get_connection_params()
+    parameters["port"] = os.environ.get(DIRECT_PORT) or parameters["port"]
+    listener = connection.copy().get_new_connection(parameters)
     listener.autocommit = True
     listener.execute(f"LISTEN {notify.CHANNEL}")
 
@@ -50,6 +55,23 @@ def test_nobody_is_woken_for_what_was_rolled_back(calls):
         add.enqueue(1)
         transaction.set_rollback(True)
     assert calls() == []
+
+
+def test_the_wake_up_is_no_part_of_the_transaction():
+    """Sent in it, the server would hold the call back too, and a lock that all commits share."""
+    with CaptureQueriesContext(connection) as queries, transaction.atomic():
+        add.enqueue(1)
+        assert not [query for query in queries if "pg_notify" in query["sql"]]
+    assert "pg_notify" in queries[-1]["sql"]
+
+
+def test_what_was_rolled_back_does_not_use_up_the_next_call(calls, monkeypatch):
+    monkeypatch.setattr(notify, "DEBOUNCE", 60)
+    with transaction.atomic():
+        add.enqueue(1)
+        transaction.set_rollback(True)
+    add.enqueue(1)
+    assert calls() == [("default", 1)]
 
 
 def test_a_burst_of_enqueues_calls_rarely(calls, monkeypatch):
@@ -82,6 +104,14 @@ def test_an_enqueue_is_one_insert_and_the_wake_up():
         add.enqueue(1)
     assert [query["sql"].split()[0] for query in queries] == ["INSERT", "SELECT"]
     assert "pg_notify" in queries[1]["sql"]
+
+
+def test_only_the_commit_of_the_wake_up_does_not_wait_for_the_disk():
+    with CaptureQueriesContext(connection) as queries, connection.cursor() as cursor:
+        add.enqueue(1)
+        cursor.execute("SHOW synchronous_commit")
+        assert cursor.fetchone() == ("on",)
+    assert ["synchronous_commit" in query["sql"] for query in queries][:2] == [False, True]
 
 
 def test_a_wake_up_that_fails_changes_nothing(monkeypatch, caplog):

@@ -56,8 +56,11 @@ class Processes:
     def __init__(self):
         self._started = []
 
-    def start(self, *arguments, command="runworker", expect_trouble=False, **environment):
-        process = Process([command, *arguments], environment)
+    def start(
+        self, *arguments, command="runworker", expect_trouble=False, within=(), **environment
+    ):
+        """Start a command of Django; `within` are words that run it somewhere else."""
+        process = Process([command, *arguments], environment, within)
         process.expect_trouble = expect_trouble
         self._started.append(process)
         return process
@@ -73,11 +76,11 @@ class Processes:
 
 
 class Process:
-    def __init__(self, arguments, environment):
+    def __init__(self, arguments, environment, within=()):
         settings = {"DATABASE_URL": database_url(), "DJANGO_SETTINGS_MODULE": "tests.settings"}
         # In a session of its own, by which all that it starts is found again.
         self._process = subprocess.Popen(
-            [*LEASH, sys.executable, "-W", "error", "-m", "django", *arguments],
+            [*LEASH, *within, sys.executable, "-W", "error", "-m", "django", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

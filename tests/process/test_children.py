@@ -12,11 +12,12 @@ from django.db import transaction
 from django.db.models.functions import Now
 
 from taskharbor_django import cancel
-from taskharbor_django.models import Attempt, DeadLetter, Job, Lease
+from taskharbor_django.models import Attempt, DeadLetter, Job, Lease, Worker
 from tests.testapp import isolated_tasks as tasks
 from tests.testapp.models import Ledger
 from tests.worker.conftest import drain, working
 
+from . import harness
 from .harness import database_url, kill, wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -77,6 +78,11 @@ def facts(handle):
 
 def is_gone(pid):
     return not Path(f"/proc/{pid}").exists()
+
+
+def lives(pid):
+    """Zombies do not: who has inherited one may leave it like that for long."""
+    return harness.processes().get(pid, ("Z", 0))[0] != "Z"
 
 
 # -- a worker in this process --------------------------------------------------------------------
@@ -247,6 +253,34 @@ def test_a_child_whose_worker_was_killed_gives_its_job_back_and_ends(worker, pla
     wait_until(lambda: not worker.left(), timeout=10, what="the end of all")
     if task in (tasks.sleep_and_clean_up, tasks.sleep_async):
         place("cleaned")
+
+
+def kill_supervised_worker_of(handle, worker, place):
+    """Kill the worker whose child has the job, and wait for the next run; return both pids."""
+    process = worker("--processes", "2", "--threads", "1", "--lease", "60").ready(times=2)
+    first = int(place())
+    lease = Lease.objects.get(token=handle.refresh().lease)
+    kill(Worker.objects.get(pk=lease.worker).pid)
+    second = int(wait_until(lambda: (text := place()) != str(first) and text, what="the next run"))
+    process.line("leases ended of the dead worker")
+    return first, second
+
+
+def test_a_child_of_a_supervised_worker_that_was_killed_gives_its_job_back(worker, place):
+    handle = tasks.swallow_everything.enqueue(place.path)
+    kill_supervised_worker_of(handle, worker, place)
+    assert facts(handle) == ("inflight", 2, 0, 0)
+    assert not Attempt.objects.exists()
+
+
+def test_a_job_of_a_supervised_worker_runs_anew_only_when_the_child_that_had_it_is_gone(
+    worker, place
+):
+    handle = tasks.hold_the_interpreter.enqueue(place.path)
+    first, second = kill_supervised_worker_of(handle, worker, place)
+    assert not lives(first)
+    assert lives(second)
+    assert facts(handle) == ("inflight", 2, 0, 1)
 
 
 def test_a_child_that_cannot_notice_is_ended_by_the_guard(worker, place):

@@ -6,14 +6,16 @@ import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
-from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from django.db import OperationalError
+from django.db import OperationalError, connection, transaction
 
 from taskharbor_django.models import Job, Lease, Worker
+from taskharbor_django.worker import farewell, guard
 from taskharbor_django.worker import supervisor as module
+from taskharbor_django.worker.farewell import FINISHED, GUARDED, MAKES_WAY, Farewell, say
+from taskharbor_django.worker.guard import CHILDREN_GONE
 from taskharbor_django.worker.supervisor import (
     ENVIRONMENT,
     Child,
@@ -22,11 +24,11 @@ from taskharbor_django.worker.supervisor import (
     Supervisor,
     describe,
 )
-from tests.testapp.process_tasks import hold, kill_process_once, mark
+from tests.testapp.process_tasks import exit_once, hold, kill_process_once, mark
 
 from .harness import kill, pids_in, wait_until
 
-LEASE = 30.0  # the default, which no test here waits for
+LEASE = 300.0  # which no test here waits for
 
 
 def states():
@@ -38,7 +40,8 @@ def hold_two(files, processes, *arguments):
     said, go = files
     for _ in range(2):
         hold.enqueue(str(said), str(go))
-    supervisor = processes.start("--processes", "2", "--threads", "1", *arguments)
+    options = "--processes", "2", "--threads", "1", "--lease", str(LEASE)
+    supervisor = processes.start(*options, *arguments)
     wait_until(lambda: len(pids_in(said)) == 2, what="both jobs")
     return supervisor
 
@@ -132,6 +135,18 @@ def test_a_child_that_was_asked_to_stop_is_not_restarted(processes):
     assert len(supervisor.lines("has finished")) == 2
 
 
+@pytest.mark.postgresql
+def test_a_child_told_to_stop_while_it_starts_is_not_restarted(processes):
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute(f"LOCK TABLE {Worker._meta.db_table}")  # so that none gets ready
+        supervisor = processes.start("--processes", "2")
+        supervisor.line("TaskHarbor .*: worker-", times=2)
+        for pid in supervisor.children():
+            kill(pid, signal.SIGTERM)
+        assert supervisor.exit_code() == 0
+    assert len(supervisor.lines("has finished")) == 2
+
+
 # -- children that die ---------------------------------------------------------------------------
 
 
@@ -139,17 +154,29 @@ def test_a_killed_child_is_replaced_and_its_job_runs_long_before_its_lease_ends(
     said, go = files
     supervisor = hold_two(files, processes)
     victim = pids_in(said)[0]
-    began = time.monotonic()
     kill(victim)
     supervisor.line("died: killed by SIGKILL; the next starts in 0.5 s")
     supervisor.line("leases ended of the dead worker .*: 1")
-    wait_until(lambda: len(pids_in(said)) == 3, timeout=LEASE, what="the second run")
-    assert time.monotonic() - began < LEASE / 2
+    wait_until(lambda: len(pids_in(said)) == 3, timeout=LEASE / 2, what="the second run")
     go.touch()
     wait_until(lambda: states() == ["done", "done"], what="both done")
     assert sorted(Job.objects.values_list("lease_losses", flat=True)) == [0, 1]
     assert not Job.objects.exclude(attempts=0).exists()
     assert Worker.objects.count() == 3
+    assert supervisor.stop()[0] == 0
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_handler_that_ends_its_process_has_not_ended_the_worker_whatever_the_code(
+    processes, files, code
+):
+    said, _ = files
+    for number in range(2):
+        exit_once.enqueue(f"{said}-{number}", code)
+    supervisor = processes.start("--processes", "2", "--threads", "1", "--lease", str(LEASE))
+    wait_until(lambda: states() == ["done", "done"], what="both done")
+    assert len(supervisor.lines(f"died: exit code {code}; the next starts in")) == 2
+    assert set(Job.objects.values_list("attempts", "lease_losses")) == {(0, 1)}
     assert supervisor.stop()[0] == 0
 
 
@@ -171,15 +198,20 @@ def test_a_child_that_dies_at_every_start_is_tried_again_ever_later(processes, t
     assert supervisor.stop()[0] == 0
 
 
-def test_a_burst_drains_although_a_child_dies(processes, files):
+@pytest.mark.parametrize(
+    ("deadly", "arguments", "how"),
+    [(kill_process_once, [], "killed by SIGKILL"), (exit_once, [0], "exit code 0")],
+)
+def test_a_burst_drains_although_a_child_dies(processes, files, deadly, arguments, how):
     said, _ = files
     for _ in range(20):
         mark.enqueue(str(said))
-    kill_process_once.enqueue(str(said) + "-killed")
+    deadly.enqueue(str(said) + "-died", *arguments)
     supervisor = processes.start("--processes", "2", "--burst", "--threads", "2")
     assert supervisor.exit_code() == 0
     assert states() == ["done"] * 21
-    assert supervisor.lines("died: killed by SIGKILL")
+    assert supervisor.lines(f"died: {how}")
+    assert len(supervisor.lines("has finished")) == 2
 
 
 def test_a_child_past_its_limit_makes_way(processes, files):
@@ -317,6 +349,111 @@ def test_a_burst_goes_on_only_when_the_jobs_of_the_dead_are_free(driver):
     assert supervisor._children[0].process is None
 
 
+@pytest.fixture
+def line():
+    """The pipe of one process: what the supervisor hears of it, and where the process writes."""
+    reading, writing = os.pipe()
+    hears = Farewell(reading)
+    yield hears, writing
+    hears.close()
+    os.close(writing)
+
+
+@pytest.mark.parametrize(
+    ("said", "goodbye"),
+    [
+        (b"", b""),
+        (FINISHED, FINISHED),
+        (MAKES_WAY, MAKES_WAY),
+        (GUARDED, b""),
+        (GUARDED + CHILDREN_GONE + MAKES_WAY + FINISHED, FINISHED),
+    ],
+)
+def test_only_a_goodbye_is_a_good_end_and_the_last_one_counts(line, said, goodbye):
+    hears, writing = line
+    say(said, writing)
+    assert hears.goodbye() == goodbye
+
+
+def test_a_process_without_isolated_children_is_not_waited_for(line):
+    """Although the pipe is open: what a handler had forked may hold it."""
+    hears, _ = line
+    assert hears.is_over()
+
+
+def test_isolated_children_are_waited_for_until_their_guard_says_that_they_are_gone(
+    line, monkeypatch
+):
+    hears, writing = line
+    say(GUARDED + CHILDREN_GONE + GUARDED, writing)
+    assert not hears.is_over()
+    monkeypatch.setattr(guard.sys, "stdin", iter(["\n"]))
+    monkeypatch.setattr(guard.signal, "signal", Mock())
+    guard.main(writing)
+    assert hears.is_over()
+
+
+def test_isolated_children_without_a_guard_are_not_waited_for_for_ever(line, monkeypatch):
+    now = 1_000.0
+    monkeypatch.setattr(farewell, "steady", lambda: now)
+    hears, writing = line
+    say(GUARDED, writing)
+    assert not hears.is_over()
+    now += guard.PATIENCE
+    assert not hears.is_over()  # it is only now that the guard kills
+    now += 1.0
+    assert hears.is_over()
+
+
+def test_the_end_of_worker_and_guard_is_the_end_of_waiting():
+    reading, writing = os.pipe()
+    hears = Farewell(reading)
+    say(GUARDED, writing)
+    assert not hears.is_over()
+    os.close(writing)
+    assert hears.is_over()
+    hears.close()
+
+
+def test_nobody_minds_that_there_is_no_supervisor():
+    reading, writing = os.pipe()
+    os.close(reading)
+    say(FINISHED, writing)
+    say(FINISHED, None)
+    os.close(writing)
+
+
+def test_the_supervisor_goes_on_while_isolated_children_of_a_dead_one_give_back(driver):
+    driver.failures = 0
+    reading, writing = os.pipe()
+    supervisor = Supervisor(1, using="default", grace=0.0)
+    supervisor._command = [module.sys.executable, "-c", "import signal; signal.pause()"]
+    supervisor._dead["dead"] = Farewell(reading)
+    say(GUARDED, writing)
+    with ThreadPoolExecutor(1) as threads:
+        code = threads.submit(supervisor.run)
+        child = supervisor._children[0]
+        wait_until(lambda: child.process, what="the next child")
+        supervisor.stop("enough")
+        child.kill()
+        assert driver.ended.get(timeout=30) == child.worker
+        assert not code.done()
+        say(CHILDREN_GONE, writing)
+        assert driver.ended.get(timeout=30) == "dead"
+        assert code.result(60) == 0
+    os.close(writing)
+
+
+def test_a_burst_goes_on_only_when_isolated_children_of_the_dead_have_given_back(driver, line):
+    supervisor = Supervisor(1, using="default", grace=0.0, burst=True)
+    hears, writing = line
+    say(GUARDED, writing)
+    supervisor._dead["dead"] = hears
+    supervisor._turn()
+    assert supervisor._children[0].process is None
+    assert not supervisor._lease_ender.busy
+
+
 def test_a_program_that_cannot_be_started_is_tried_again(monkeypatch, driver, caplog, tmp_path):
     monkeypatch.setattr(module.sys, "executable", str(tmp_path / "nothing"))
     supervisor = Supervisor(1, using="default", grace=0.0)
@@ -353,12 +490,13 @@ def test_ends_are_told_in_words(code, words):
 
 def test_what_a_child_is_told_is_read_once(monkeypatch):
     assert Supervised.take() is None
-    reading, writing = os.pipe()
-    told = Supervised(reading, 2, "w")
+    ends = os.pipe()
+    told = Supervised(*ends, 2, "w")
+    for end in ends:
+        os.set_inheritable(end, True)
     monkeypatch.setenv(ENVIRONMENT, str(told))
     assert Supervised.take() == told
     assert Supervised.take() is None
-    assert not os.get_inheritable(reading)
-    os.close(reading)
-    os.close(writing)
-    assert not Path(f"/proc/self/fd/{reading}").exists()
+    for end in ends:
+        assert not os.get_inheritable(end)
+        os.close(end)

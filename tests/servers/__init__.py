@@ -15,15 +15,29 @@ import os
 
 from .base import Server, ServerNotStarted, StopMode
 from .mariadb import MariaDB
-from .postgresql import PostgreSQL
+from .pgbouncer import PgBouncer
+from .postgresql import PostgreSQL, Standby
+from .proxy import Proxy
 from .sqlite import SQLite
 
-__all__ = ["MariaDB", "PostgreSQL", "SQLite", "Server", "ServerNotStarted", "StopMode", "chosen"]
+__all__ = [
+    "MariaDB",
+    "PgBouncer",
+    "PostgreSQL",
+    "Proxy",
+    "SQLite",
+    "Server",
+    "ServerNotStarted",
+    "Standby",
+    "StopMode",
+    "chosen",
+]
 
 KINDS: dict[str, type[Server]] = {
     "postgresql": PostgreSQL,
     "sqlite": SQLite,
     "mariadb": MariaDB,
+    "pgbouncer": PgBouncer,
 }
 
 

@@ -14,8 +14,10 @@ from typing import NoReturn
 
 import pytest
 
-from . import Server, chosen
+from . import PgBouncer, Server, chosen
 
+# Where the server itself listens, if there is a pooler in front of it.
+DIRECT_PORT = "TASKHARBOR_TEST_DIRECT_PORT"
 VENDORS = {"postgresql": "postgresql", "sqlite": "sqlite", "mariadb": "mysql"}
 
 server_key = pytest.StashKey[Server]()
@@ -32,12 +34,15 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None
         early_config.add_cleanup(server.remove)
         early_config.stash[server_key] = server.start()
         os.environ["DATABASE_URL"] = server.url
+        if isinstance(server, PgBouncer):
+            os.environ[DIRECT_PORT] = str(server.behind.port)
         early_config.add_cleanup(forget)
     return (yield)
 
 
 def forget() -> None:
     os.environ.pop("DATABASE_URL", None)
+    os.environ.pop(DIRECT_PORT, None)
 
 
 def leave(reason: str) -> NoReturn:
@@ -62,7 +67,7 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the tests that are marked for other databases only."""
+    """Leave out the tests that are marked for other databases only, or not for a pooler."""
     from django.db import connection
 
     elsewhere: Counter[str] = Counter()
@@ -70,7 +75,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left_out = []
     for item in items:
         wanted = [name for name in VENDORS if item.get_closest_marker(name)]
-        if not wanted or connection.vendor in {VENDORS[name] for name in wanted}:
+        if os.environ.get(DIRECT_PORT) and item.get_closest_marker("session"):
+            left_out.append(item)
+            elsewhere["sessions without a pooler"] += 1
+        elif not wanted or connection.vendor in {VENDORS[name] for name in wanted}:
             kept.append(item)
         else:
             left_out.append(item)

@@ -132,6 +132,35 @@ class PostgreSQL(ProcessServer):
         )
 
 
+class Standby(PostgreSQL):
+    """A copy of another server that follows it, and answers reads only, until it is promoted."""
+
+    def __init__(self, primary: PostgreSQL) -> None:
+        super().__init__(options=primary.options, binaries=primary.binaries)
+        self.password = primary.password
+        self._primary = primary
+
+    def _create(self) -> None:
+        give_away(self.directory)
+        self._run(
+            [
+                str(self.binaries / "pg_basebackup"),
+                f"--dbname={self._primary.url}",
+                f"--pgdata={self.data}",
+                "--write-recovery-conf",
+                "--checkpoint=fast",
+                "--no-sync",
+            ]
+        )
+
+    def _first_start(self) -> None:
+        """All that there is came with the copy."""
+
+    def promote(self) -> None:
+        with self._connect() as connection:
+            connection.execute("SELECT pg_promote()")
+
+
 def site_of_the_wheel() -> Path:
     """Return the directory that the wheel with PostgreSQL was installed into."""
     # Found without importing it: the import takes locks and makes files of its own.

@@ -153,8 +153,8 @@ class Cancel(Verb):
         return cancel([each.job.id for each in facts], force=True)
 
     def recover(self, driver, facts):
-        assert self.act(driver, facts).cancelled == 2
-        assert self.act(driver, facts).left == 2
+        assert self.act(driver, facts).moved == 2
+        assert self.act(driver, facts).left == {"ended": 2}
 
 
 BOTH, SET_BASED, PORTABLE = ("set-based", "portable"), ("set-based",), ("portable",)

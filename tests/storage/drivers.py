@@ -4,7 +4,16 @@ from uuid import uuid4
 
 from taskharbor_django.drivers import DatabaseDriver, FailureUpdate, JobRecord, Outcome
 from taskharbor_django.lifecycle import OutcomeKind
-from taskharbor_django.models import Attempt, DeadLetter, IdempotencyKey, Job, Lease, Notice
+from taskharbor_django.models import (
+    Attempt,
+    DeadLetter,
+    Dependency,
+    IdempotencyKey,
+    Job,
+    Lease,
+    Notice,
+    Workflow,
+)
 
 from .raw import LEASE, NOW
 
@@ -64,5 +73,5 @@ def errors(rejections):
 
 def everything():
     """All that is stored, to say that nothing has changed."""
-    models = (Job, Lease, Notice, Attempt, DeadLetter, IdempotencyKey)
+    models = (Job, Lease, Notice, Attempt, DeadLetter, IdempotencyKey, Dependency, Workflow)
     return {model.__name__: list(model.objects.order_by("pk").values()) for model in models}

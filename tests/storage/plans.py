@@ -33,6 +33,7 @@ class Node:
         self.kind = facts["Node Type"]
         self.index = facts.get("Index Name")
         self.table = facts.get("Relation Name")
+        self.entry = facts.get("Index Cond", "")
         self.below = [Node(each) for each in facts.get("Plans", ())]
 
     def all(self):

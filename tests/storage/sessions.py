@@ -14,16 +14,22 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from django.db import connection, connections
 
 from taskharbor_django import failpoints
+from tests.operations import backend_of, waits_for_a_lock
 
 PATIENCE = 20
 GATE = 7001
 
 _GATE_FUNCTION = f"""
-CREATE FUNCTION pg_temp.gate() RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
+CREATE OR REPLACE FUNCTION taskharbor_gate() RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
     PERFORM pg_advisory_xact_lock_shared({GATE});
     RETURN true;
 END $$
+"""
+
+_CANCEL = """
+SELECT pg_cancel_backend(pid) FROM pg_stat_activity
+WHERE application_name = %s AND state <> 'idle' AND pid <> pg_backend_pid()
 """
 
 
@@ -33,25 +39,20 @@ def execute(sql, parameters=None):
         return cursor.fetchall() if cursor.description else []
 
 
-def backend():
-    """The server's process that serves this thread's connection."""
-    return execute("SELECT pg_backend_pid()")[0][0]
-
-
 class Session:
     """A thread with a connection of its own, which does one thing after another."""
 
     def __init__(self):
         self._thread = ThreadPoolExecutor(1)
-        self.ident, self.pid = self.run(self._open)
+        self.ident, self.backend = self.run(self._open)
 
     def _open(self):
         connection.ensure_connection()
-        if connection.vendor != "postgresql":
-            return threading.get_ident(), None
-        # What should not wait, and does, fails instead of hanging the tests.
-        execute(f"SET statement_timeout = '{PATIENCE}s'")
-        return threading.get_ident(), backend()
+        # What should not wait, and does, fails instead of hanging the tests; see `close`, too.
+        if connection.vendor == "mysql":
+            execute("SET innodb_lock_wait_timeout = 1")
+        backend = None if connection.vendor == "sqlite" else backend_of(connection)
+        return threading.get_ident(), backend
 
     def start(self, work, *args, **options):
         """Begin the work and return its future."""
@@ -61,6 +62,9 @@ class Session:
         return self.start(work, *args, **options).result(PATIENCE)
 
     def close(self):
+        # Not by a timeout of the session: a pooler would give that to whoever comes next.
+        if connection.vendor == "postgresql":
+            execute(_CANCEL, [self.backend])
         self.run(connections.close_all)
         self._thread.shutdown()
 
@@ -96,7 +100,7 @@ class Session:
         def insert_gate(run, sql, parameters, many, context):
             if at in sql and "FOR " in sql and "UPDATE" in sql and not used:
                 used.append(sql)
-                sql = sql.replace(at, f"{at} AND pg_temp.gate()", 1)
+                sql = sql.replace(at, f"{at} AND taskharbor_gate()", 1)
             return run(sql, parameters, many, context)
 
         def gated():
@@ -105,25 +109,33 @@ class Session:
                 with connection.execute_wrapper(insert_gate):
                     return work()
             finally:
-                execute("DROP FUNCTION pg_temp.gate()")
+                execute("DROP FUNCTION taskharbor_gate()")
 
-        execute("SELECT pg_advisory_lock(%s)", [GATE])
-        future = self.start(gated)
-        try:
-            self.until_waiting(future)
-            yield future
-        finally:
-            execute("SELECT pg_advisory_unlock(%s)", [GATE])
-            wait([future], PATIENCE)
+        with closed_gate() as open_gate:
+            future = self.start(gated)
+            try:
+                self.until_waiting(future)
+                yield future
+            finally:
+                open_gate()
+                wait([future], PATIENCE)
 
     def until_waiting(self, future):
         """Return once this session waits for a lock; fail when its work ends without."""
-        until(lambda: is_waiting(self.pid), future)
+        until(lambda: waits_for_a_lock(self.backend), future)
 
 
-def is_waiting(pid):
-    found = execute("SELECT wait_event_type FROM pg_stat_activity WHERE pid = %s", [pid])
-    return found == [("Lock",)]
+@contextlib.contextmanager
+def closed_gate():
+    """Close the gate by a transaction of its own, which also a pooler gives a session."""
+    keeper = connection.copy()
+    keeper.set_autocommit(False)
+    try:
+        with keeper.cursor() as cursor:
+            cursor.execute("SELECT pg_advisory_xact_lock(%s)", [GATE])
+        yield keeper.rollback
+    finally:
+        keeper.close()
 
 
 def until(condition, future=None):

@@ -306,10 +306,10 @@ class TestOneOfAKind:
 
     def test_an_edge_between_two_jobs(self):
         first, second = uuid4(), uuid4()
-        insert(Dependency, job=first, depends_on=second, kind="after")
-        refused(insert, Dependency, job=first, depends_on=second, kind="after")
-        insert(Dependency, job=second, depends_on=first, kind="after")
-        insert(Dependency, job=first, depends_on=second, kind="after_end")
+        insert(Dependency, job=first, depends_on=second, kind="after", depth=2)
+        refused(insert, Dependency, job=first, depends_on=second, kind="after", depth=2)
+        insert(Dependency, job=second, depends_on=first, kind="after", depth=2)
+        insert(Dependency, job=first, depends_on=second, kind="after_end", depth=2)
 
     def test_a_minute_of_one_worker(self):
         row = {"minute": NOW, "queue": "q", "worker": "w", "done": 0, "failed": 0, "dead": 0}
@@ -318,13 +318,15 @@ class TestOneOfAKind:
         insert(QueueMinute, **(row | {"worker": "W"}))
 
     def test_a_name_of_a_queue(self):
-        insert(Queue, name="q")
-        refused(insert, Queue, name="q")
-        insert(Queue, name="Q")
+        insert(Queue, name="q", note="")
+        refused(insert, Queue, name="q", note="")
+        insert(Queue, name="Q", note="")
 
     def test_a_name_of_a_schedule(self):
-        texts = dict.fromkeys(("cron", "time_zone"), "")
-        row = {"task": "t", "queue": "q", "payload": b"", "kind": "cron", "created_at": NOW} | texts
+        row = dict.fromkeys(("cron", "time_zone", "problem"), "")
+        row |= {"task": "t", "queue": "q", "payload": b"", "kind": "cron", "created_at": NOW}
+        row |= {"catch_up": "skip", "overlap": "skip"}
+        row |= {"declared": False, "enqueued": 0, "skipped": 0}
         insert(Schedule, name="s", **row)
         refused(insert, Schedule, name="s", **row)
         insert(Schedule, name="S", **row)

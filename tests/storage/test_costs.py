@@ -101,13 +101,13 @@ VERBS = {
     "reserve 100": (
         lambda driver: put(driver, 100),
         lambda driver, _: take(driver, limit=100),
-        Cost(2, 2),  # peek and claim
+        Cost(1, 1),
         Cost(7, 4),  # peek at both, look; then lock, lease, insert the lease, read
     ),
     "reserve nothing": (
         lambda driver: put(driver, 100),
         lambda driver, _: take(driver, limit=100, queue="empty"),
-        Cost(2, 2),
+        Cost(1, 1),
         Cost(3, 3),
     ),
     "reserve 100 that became due": (

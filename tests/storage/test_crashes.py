@@ -130,8 +130,10 @@ def address():
 def nobody_else():
     """Whether the server has noticed that the killed process is gone."""
     sessions = {
+        # A pooler keeps sessions that are idle.
         "postgresql": "SELECT count(*) FROM pg_stat_activity"
-        " WHERE datname = current_database() AND backend_type = 'client backend'",
+        " WHERE datname = current_database() AND backend_type = 'client backend'"
+        " AND state <> 'idle'",
         "mysql": "SELECT count(*) FROM information_schema.processlist WHERE db = DATABASE()",
     }
     if connection.vendor not in sessions:

@@ -3,10 +3,12 @@ What every verb of the driver stands on: the write lock at the beginning of a tr
 becomes of errors that are nobody's race.
 """
 
+from types import SimpleNamespace
+
 import pytest
 from django.db import IntegrityError, OperationalError
 
-from taskharbor_django.drivers import JobRecord
+from taskharbor_django.drivers import DatabaseDriver, JobRecord
 from taskharbor_django.exceptions import JobLocked, LeaseExpired
 from taskharbor_django.lifecycle import JobState, OutcomeKind
 from taskharbor_django.models import Job
@@ -96,3 +98,14 @@ def test_jobs_with_dependencies_are_stored_blocked(driver, counts):
     for record in records:
         wanted = JobState.BLOCKED if record.dependencies_left else JobState.READY
         assert states[record.id] == wanted
+
+
+@pytest.mark.parametrize("mariadb", [False, True])
+def test_only_mariadb_is_told_per_statement_how_long_to_wait(monkeypatch, mariadb):
+    """MySQL has no SET STATEMENT."""
+    told = []
+    fake = SimpleNamespace(vendor="mysql", mysql_is_mariadb=mariadb, execute_wrapper=told.append)
+    driver = DatabaseDriver()
+    monkeypatch.setattr(DatabaseDriver, "connection", fake)
+    driver.short_waits()
+    assert len(told) == mariadb

@@ -8,6 +8,7 @@ from django.db import connections, transaction
 
 from taskharbor_django.drivers import DatabaseDriver
 from taskharbor_django.lifecycle import OutcomeKind
+from taskharbor_django.operations import prune
 
 from .crowds import disperse, gather
 from .drivers import END, PortableDriver, acks, hold, outcome, put, take
@@ -19,6 +20,13 @@ pytestmark = pytest.mark.django_db
 
 BOUND = "bound"
 IN_CLAIM = '"taskharbor_job"."state" = \'ready\''
+# The forms of a claim: by what they are sent, and words that only they have.
+CLAIMS = {
+    "after others": (DatabaseDriver, "reserve", ("WITH claimed",)),
+    "at once": (DatabaseDriver, "reserve at once", ()),
+    "above a floor": (DatabaseDriver, "reserve above a floor", ()),
+    "portable": (PortableDriver, "reserve", ()),
+}
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +66,8 @@ def verbs(driver):
             ),
             "fail": statements(lambda: driver.settle(fails(held[50:100]), now=END), using),
             "queues": statements(driver.ready_queues, using),
+            "reserve at once": statements(lambda: take_more(driver), using),
+            "reserve above a floor": statements(lambda: take_more(driver, floor=(0, NOW)), using),
         }
         transaction.set_rollback(True, using=using)
     return sent
@@ -68,6 +78,12 @@ def take_all(driver):
     taken = take(driver, queue="mine", now=END, limit=300)
     assert len(taken) == 205
     return taken
+
+
+def take_more(driver, **options):
+    """Reserve when nothing is due and nothing has expired."""
+    put(driver, 20, queue="mine", created_at=END)
+    assert len(take(driver, queue="mine", now=END, limit=10, **options)) == 10
 
 
 def renew(driver, held):
@@ -124,30 +140,45 @@ class TestPostgreSQL:
 
         return make
 
-    def test_the_peek_uses_both_indexes(self, plan):
-        found = plan(DatabaseDriver, "reserve", "min(")
-        assert found.indexes == {"taskharbor_job_scheduled", "taskharbor_lease_expiry"}
-        assert not found.scanned
+    @pytest.mark.parametrize("verb", ["reserve at once", "reserve above a floor"])
+    def test_a_claim_that_peeks_uses_both_indexes_for_that(self, plan, verb):
+        found = plan(DatabaseDriver, verb, "min(")
+        assert found.indexes >= {"taskharbor_job_scheduled", "taskharbor_lease_expiry"}
+        assert not found.scanned & {"taskharbor_job", "taskharbor_lease"}
 
     def test_a_promotion_walks_along_its_index(self, plan):
-        found = plan(DatabaseDriver, "reserve", "'scheduled'", "SKIP LOCKED")
+        found = plan(DatabaseDriver, "reserve", "'scheduled'", "SET \"state\" = 'ready'")
         picking = found.first("LockRows")
         assert picking.indexes == {"taskharbor_job_scheduled"}
         assert not picking.kinds & {"Sort", "Incremental Sort", "Seq Scan"}
         assert found.indexes == {"taskharbor_job_scheduled", "taskharbor_job_pkey"}
 
-    @pytest.mark.parametrize("form", [DatabaseDriver, PortableDriver])
-    def test_a_claim_walks_along_its_index_in_order(self, plan, form):
-        found = plan(form, "reserve", IN_CLAIM, "SKIP LOCKED")
-        picking = found.first("LockRows")
-        assert "taskharbor_job_ready" in picking.indexes
-        assert picking.indexes <= {"taskharbor_job_ready", "taskharbor_queue_pkey"}
-        assert not picking.kinds & {"Sort", "Incremental Sort"}
+    @pytest.mark.parametrize("claim", CLAIMS)
+    def test_a_claim_walks_along_its_index_in_order(self, plan, claim):
+        form, verb, words = CLAIMS[claim]
+        found = plan(form, verb, IN_CLAIM, "SKIP LOCKED", *words)
+        ranges = [node for node in found.all() if node.kind == "LockRows"]
+        assert len(ranges) == (3 if claim == "above a floor" else 1)
+        for picking in ranges:
+            assert "taskharbor_job_ready" in picking.indexes
+            assert picking.indexes <= {"taskharbor_job_ready", "taskharbor_queue_pkey"}
+            assert not picking.kinds & {"Sort", "Incremental Sort"}
         assert "taskharbor_job" not in found.scanned
 
-    def test_a_claim_fetches_what_it_picked_by_primary_key(self, plan):
-        found = plan(DatabaseDriver, "reserve", IN_CLAIM, "SKIP LOCKED")
+    @pytest.mark.parametrize("claim", list(CLAIMS)[:3])
+    def test_a_claim_fetches_what_it_picked_by_primary_key(self, plan, claim):
+        form, verb, words = CLAIMS[claim]
+        found = plan(form, verb, IN_CLAIM, "SKIP LOCKED", *words)
         assert "taskharbor_job_pkey" in found.indexes
+
+    def test_above_a_floor_the_index_is_entered_at_it(self, plan):
+        found = plan(DatabaseDriver, "reserve above a floor", IN_CLAIM, "SKIP LOCKED")
+        entered = [node.entry for node in found.all() if node.index == "taskharbor_job_ready"]
+        assert ["available_at" in each and "priority" in each for each in entered] == [
+            False,
+            True,
+            False,
+        ]
 
     @pytest.mark.parametrize("form", [DatabaseDriver, PortableDriver])
     def test_a_reclaim_finds_leases_by_expiry_and_jobs_by_lease(self, plan, form):
@@ -263,3 +294,16 @@ class TestMariaDB:
     def test_a_heartbeat_finds_leases_by_token(self, plan):
         (step,) = plan("renew", "UPDATE", "`expires_at` = %s")
         assert step[:2] == ("taskharbor_lease", "PRIMARY")
+
+
+@pytest.mark.postgresql
+@pytest.mark.parametrize("how", [explain, explain_generic])
+@pytest.mark.parametrize("state", ["done", "cancelled", "results"])
+def test_what_is_pruned_is_found_by_the_index_of_ended_jobs(crowd, how, state):
+    """Nothing of the crowd is old: the next batch is none, and the table is not read for that."""
+    driver = DatabaseDriver()
+    steps = {what: rows for what, rows, _ in prune._plan(driver, NOW)}
+    sent = statements(lambda: list(driver.locked(steps[state], key=True)[:500].values_list("pk")))
+    plan = how(only(sent, "FOR UPDATE"))
+    assert "taskharbor_job_ended" in plan.indexes
+    assert "taskharbor_job" not in plan.scanned

@@ -24,7 +24,7 @@ from taskharbor_django.drivers import DatabaseDriver, JobRecord, transient
 from taskharbor_django.lifecycle import OutcomeKind
 from taskharbor_django.models import IdempotencyKey, Job, Lease
 
-from .drivers import END, FORMS, acks, everything, hold, outcome, put, take
+from .drivers import END, FORMS, acks, everything, hold, job, outcome, put, take
 from .raw import LEASE, NOW
 from .sessions import PATIENCE, execute
 
@@ -224,6 +224,39 @@ class TestInsideATransaction:
         assert unlucky.seen == 1
 
 
+class TestTellingOfAnEnd:
+    """Taking back a job that dies of it: what the app does about its followers may be refused."""
+
+    def refusing(self, driver, cause):
+        def refuse(_ids):
+            raise OperationalError(*cause.args) from cause
+
+        (held,) = hold(driver)
+        Job.objects.update(has_dependents=True)
+        return type(driver)(on_end=refuse), held
+
+    def take_back(self, driver):
+        assert take(driver, now=END, max_lease_losses=1) == []
+
+    def test_by_bad_luck_it_is_left_for_the_next_turn(self, driver):
+        unlucky, held = self.refusing(driver, bad_luck()[0])
+        self.take_back(unlucky)
+        assert job(held).state == "inflight"
+        self.take_back(driver)
+        assert job(held).state == "dead"
+
+    def test_another_refusal_is_an_error(self, driver):
+        broken, held = self.refusing(driver, Exception("disk full"))
+        with pytest.raises(OperationalError, match="disk full"):
+            self.take_back(broken)
+        assert job(held).state == "inflight"
+
+    def test_in_a_transaction_bad_luck_is_the_callers(self, driver):
+        unlucky, _ = self.refusing(driver, bad_luck()[0])
+        with pytest.raises(OperationalError), transaction.atomic():
+            self.take_back(unlucky)
+
+
 class TestForReal:
     """The same without pretending, where it can be had."""
 
@@ -266,7 +299,6 @@ class TestForReal:
         first, second = sorted((hold(driver)[0], hold(driver)[0]), key=lambda h: h.lease.token)
         tokens = [first.lease.token, second.lease.token]
         beat, stranger = session(), session()
-        beat.run(execute, "SET deadlock_timeout = '50ms'")
         lock = "SELECT 1 FROM taskharbor_lease WHERE token = %s FOR UPDATE"
         locked, go_on = threading.Event(), threading.Event()
 
@@ -335,6 +367,14 @@ def caused(error, sqlstate):
         (caused(InternalError("idle-in-transaction timeout"), "25P03"), False),
         (caused(OperationalError("terminating connection"), "57P01"), False),
         (caused(ProgrammingError("no such table"), "42P01"), False),
+        (OperationalError(1153, "Got a packet bigger than 'max_allowed_packet' bytes"), True),
+        (OperationalError(1366, "Incorrect string value"), True),
+        (DataError(1406, "Data too long for column"), True),
+        (OperationalError(1264, "Out of range value for column"), True),
+        (OperationalError(2006, "Server has gone away"), False),
+        (OperationalError(1205, "Lock wait timeout exceeded"), False),
+        (OperationalError(), False),
+        (RuntimeError(["not", "hashable"]), False),
         (DataError("string or blob too big"), True),
         (IntegrityError("CHECK constraint failed"), True),
         (OperationalError("attempt to write a readonly database"), False),

@@ -43,6 +43,12 @@ def append(facts):
         os.write(_file(path), json.dumps(facts).encode() + b"\n")
 
 
+def true_time():
+    """What time it is, also where a test lets the clock be wrong; TASKHARBOR_BOOTED says how."""
+    booted = os.environ.get("TASKHARBOR_BOOTED")
+    return time.clock_gettime(time.CLOCK_BOOTTIME) + float(booted) if booted else time.time()
+
+
 def sign(context, mark):
     facts = {
         "mark": mark,
@@ -50,7 +56,7 @@ def sign(context, mark):
         "fence": context.fencing_token,
         "attempt": context.attempt,
         "pid": os.getpid(),
-        "at": time.time(),
+        "at": true_time(),
     }
     append(facts)
     Trail.objects.create(**facts)
@@ -98,6 +104,15 @@ def hold(context, go):
     sign(context, "START")
     wait_for(go)
     sign(context, "END")
+    return context.fencing_token
+
+
+@task(**traced)
+def linger(context, go):
+    """Have done everything, and return when the file is there."""
+    sign(context, "START")
+    sign(context, "END")
+    wait_for(go)
     return context.fencing_token
 
 
@@ -487,3 +502,89 @@ def have_children_atomically(context, count):
     for _ in range(count):
         touch.enqueue()
     sign(context, "END")
+
+
+# -- workflows -----------------------------------------------------------------------------------
+
+
+@task(**traced)
+def gather(context, values):
+    """The end of a chord: how many there were."""
+    sign(context, "START")
+    sign(context, "END")
+    return len(values)
+
+
+@task(**traced)
+def spread(context, count):
+    """Add others to the workflow, each once however often this runs."""
+    sign(context, "START")
+    for number in range(count):
+        context.add(touch.s(), key=str(number))
+    sign(context, "END")
+
+
+# -- hostile data --------------------------------------------------------------------------------
+
+
+def _deep(levels=5_000):
+    value = []
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+HOSTILE = {
+    "nul": lambda: "a\0b",
+    "surrogate": lambda: "a\ud800b",
+    "nan": lambda: float("nan"),
+    "large number": lambda: 2**70,
+    "large": lambda: "x" * 20_000_000,
+    "deep": _deep,
+}
+
+
+@task(max_attempts=1, **traced)
+def utter(context, what, where):
+    """Put a hostile value where the runtime has to store it."""
+    sign(context, "START")
+    value = HOSTILE[what]()
+    answer = UTTERANCES[where](context, value)
+    sign(context, "END")
+    return answer
+
+
+@task(max_attempts=1, isolation="process", **traced)
+def utter_apart(context, what, where):
+    return utter.function(context, what, where)
+
+
+def _raise(context, value):
+    raise ValueError(value)
+
+
+def _raise_code(context, value):
+    raise PermanentError("hostile", code=value)
+
+
+def _tell_progress(context, value):
+    context.set_progress(50, value)
+    return "told"
+
+
+def _save(context, value):
+    try:
+        context.save_checkpoint(value)
+    except Exception as error:  # noqa: BLE001  the answer says which
+        return type(error).__name__
+    return "saved"
+
+
+UTTERANCES = {
+    "result": lambda _, value: value,
+    "result key": lambda _, value: {str(value) if value == 2**70 else value: 1},
+    "error": _raise,
+    "code": _raise_code,
+    "progress": _tell_progress,
+    "checkpoint": _save,
+}

@@ -5,7 +5,12 @@ import signal
 import time
 from pathlib import Path
 
+from django.db import connection
+
 from taskharbor_django import task
+
+MIB = 1024 * 1024
+kept = []  # what `grow` never gives back
 
 
 def say(path):
@@ -54,3 +59,34 @@ def kill_process_once(path):
     say(path)
     if first:
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+@task
+def exit_once(path, code):
+    """End the process that runs it with this code, the first time."""
+    first = not Path(path).exists()
+    say(path)
+    if first:
+        os._exit(code)
+
+
+@task
+def ask(path, until):
+    """Say that it has had an answer from the database, and ask again until the file is there."""
+    _ask()
+    say(path)
+    while not Path(until).exists():
+        _ask()
+        time.sleep(0.01)
+
+
+def _ask():
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1")
+
+
+@task
+def grow(path, size):
+    """Keep so many MiB for ever."""
+    say(path)
+    kept.append(b"x" * (size * MIB))

@@ -4,7 +4,13 @@ from datetime import timedelta
 
 from taskharbor_django import Priority, TemporaryError, task
 
-from . import fault_tasks, isolated_tasks, process_tasks, worker_tasks  # noqa: F401  registers
+from . import (  # noqa: F401  registers
+    fault_tasks,
+    isolated_tasks,
+    process_tasks,
+    worker_tasks,
+    workflow_tasks,
+)
 from .models import Ledger
 
 # Quotes, percent signs, placeholders and semicolons: a name is data, also in SQL.

@@ -1,6 +1,7 @@
 """Handlers for tests that run a worker; `gates` let a test hold them where it wants."""
 
 import asyncio
+import logging
 import threading
 from collections import defaultdict
 
@@ -10,6 +11,8 @@ from django.db import connection, transaction
 from taskharbor_django import PermanentError, Snooze, task
 
 from .models import Ledger
+
+speech = logging.getLogger("tests.speech")
 
 gates = defaultdict(threading.Event)
 seen = defaultdict(list)
@@ -65,11 +68,23 @@ def stuck_in_transaction(gate):
         gates[gate].wait(120)
 
 
+@task(timeout=0.5)
+def stuck_in_a_long_query():
+    with connection.cursor() as cursor:
+        seen["session"].append(connection.connection)
+        seen["stuck"].append(threading.get_ident())
+        numbers = "WITH RECURSIVE n (x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) "
+        cursor.execute(numbers + "SELECT count(*) FROM (SELECT x FROM n LIMIT 10000000000)")
+
+
 @task
 def session():
     """Say which connection this thread uses, and that it is clean."""
     Ledger.objects.count()
-    return {"atomic": connection.in_atomic_block, "id": id(connection.connection)}
+    return {
+        "atomic": connection.in_atomic_block or not connection.get_autocommit(),
+        "id": id(connection.connection),
+    }
 
 
 @task
@@ -77,6 +92,13 @@ def leak():
     """Leave a transaction open, as a handler should not."""
     connection.set_autocommit(False)
     Ledger.objects.create(name="leaked", amount=1)
+
+
+@task
+def leak_lock(name):
+    """Leave a transaction open that holds a line of the ledger."""
+    connection.set_autocommit(False)
+    Ledger.objects.filter(name=name).update(amount=2)
 
 
 @task(atomic=True)
@@ -125,6 +147,28 @@ async def meet(number):
     while len(seen["met"]) < 20:  # noqa: ASYNC110  all twenty must be here at once
         await asyncio.sleep(0.001)
     return number
+
+
+@task
+def speak(text):
+    """Say it once another says something, too."""
+    seen["speakers"].append(text)
+    while len(seen["speakers"]) < 2:
+        gates["never"].wait(0.001)
+    speech.info(text)
+
+
+@task
+async def aspeak(text):
+    seen["speakers"].append(text)
+    while len(seen["speakers"]) < 2:  # noqa: ASYNC110  both must be here at once
+        await asyncio.sleep(0.001)
+    speech.info(text)
+
+
+@task
+async def anothing(*_):
+    await asyncio.sleep(0)
 
 
 @task

@@ -29,6 +29,7 @@ ALL = (
     *(check_settings, check_time_zones, check_databases),
     *(check_routers, check_commands, check_servers),
 )
+PACKET = "SELECT @@max_allowed_packet"
 
 
 def found(check, **arguments):
@@ -47,7 +48,15 @@ class Connection(SimpleNamespace):
     """What the checks look at, for databases that the tests do not have."""
 
     def __init__(
-        self, vendor, *, answer="", skip_locked=True, zone=None, version=(3, 45, 1), **options
+        self,
+        vendor,
+        *,
+        answer="",
+        packet=2**24,
+        skip_locked=True,
+        zone=None,
+        version=(3, 45, 1),
+        **options,
     ):
         super().__init__(
             alias="default",
@@ -60,6 +69,7 @@ class Connection(SimpleNamespace):
             Database=SimpleNamespace(sqlite_version_info=version),
             asked=[],
             answer=answer,
+            packet=packet,
         )
 
     def is_in_memory_db(self):
@@ -78,7 +88,7 @@ class Connection(SimpleNamespace):
         self.asked.append(question)
 
     def fetchone(self):
-        return ("a name", self.answer)
+        return ("a name", self.packet if self.asked[-1] == PACKET else self.answer)
 
 
 @pytest.fixture
@@ -362,7 +372,18 @@ def test_postgresql_is_asked_even_when_the_options_name_a_level(use):
 def test_mysql_is_not_asked_for_a_level_that_django_sets(use):
     connection = use(Connection("mysql", answer="REPEATABLE-READ"))
     assert found(check_servers, databases=["default"]) == []
-    assert connection.asked == []
+    assert connection.asked == [PACKET]
+
+
+@pytest.mark.parametrize("name", ["PAYLOAD_MAX_BYTES", "RESULT_MAX_BYTES"])
+def test_a_packet_of_mysql_must_have_room_for_what_may_be_stored(use, settings, name):
+    settings.TASKHARBOR = {name: 2**23}
+    use(Connection("mysql", packet=2**24))
+    warning = only(check_servers, databases=["default"])
+    assert warning.id == "taskharbor.W007"
+    assert "16,777,216" in warning.msg
+    use(Connection("mysql", packet=2**24 + 1))
+    assert found(check_servers, databases=["default"]) == []
 
 
 @pytest.mark.django_db

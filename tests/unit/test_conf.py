@@ -48,7 +48,13 @@ DEFAULTS = {
         *("cookie", "key", "credential", "signature"),
     ),
     "record_attempts": "failures",
-    "retention": {"done": timedelta(days=7), "cancelled": timedelta(days=7), "dead": None},
+    "retention": {
+        "done": timedelta(days=7),
+        "cancelled": timedelta(days=7),
+        "dead": None,
+        "statistics": timedelta(days=30),
+    },
+    "schedules": {},
     "result_ttl": timedelta(hours=24),
     "workflow_max_jobs": 10_000,
     "max_dependencies": 1_000,
@@ -292,12 +298,38 @@ def test_masked_keys_are_a_list_of_strings(given):
     assert names_of(MASKED_KEYS=given) == [("MASKED_KEYS",)]
 
 
+def test_schedules_are_read_with_their_options():
+    nightly = {"task": "shop.tasks.sweep", "cron": "0 3 * * *", "time_zone": "UTC", "args": [7]}
+    (read_in,) = read(SCHEDULES={"nightly": nightly}).schedules.values()
+    assert (read_in.name, read_in.task, read_in.args) == ("nightly", "shop.tasks.sweep", (7,))
+    assert read_in.timing.cron == "0 3 * * *"
+    assert nightly["task"] == "shop.tasks.sweep"
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (["nightly"], "a dict of names"),
+        ({"nightly": "0 3 * * *"}, "a dict of names"),
+        ({"nightly": {"cron": "0 3 * * *"}}, "task: None has not"),
+        ({"nightly": {"task": "t", "cron": "0 3 * *"}}, "nightly: cron: .* five fields"),
+        ({"nightly": {"task": "t", "fixed_rate": 5, "when": 7}}, "no option 'when'"),
+        ({7: {"task": "t", "fixed_rate": 5}}, "name: 7 has not"),
+    ],
+)
+def test_schedules_that_cannot_be_are_refused_with_the_reason(given, why):
+    (problem,) = problems_of(SCHEDULES=given)
+    assert problem.names == ("SCHEDULES",)
+    assert re.search(why, problem.message)
+
+
 def test_retention_keeps_the_defaults_of_states_that_are_left_out():
     kept = read(RETENTION={"done": 0, "dead": timedelta(days=90)}).retention
     assert kept == {
         "done": timedelta(0),
         "cancelled": timedelta(days=7),
         "dead": timedelta(days=90),
+        "statistics": timedelta(days=30),
     }
     assert read(RETENTION={"cancelled": None}).retention["cancelled"] is None
 

@@ -20,9 +20,13 @@ PUBLIC = {
     *("Call", "DEFAULT", "Task", "enqueue_many", "registry", "task"),
     *("Priority", "JobState", "FailureCategory", "DeadReason", "Backoff"),
     *("TaskHarborError", "TemporaryError", "PermanentError", "Snooze"),
-    *("JobHandle", "cancel"),
+    *("JobHandle", "Moved", "Selection"),
+    *("bury", "cancel", "discard", "erase", "pause", "replay", "requeue", "resume"),
+    *("run_now", "update"),
 }
-NEEDS_MODELS = {"JobHandle", "cancel"}
+NEEDS_MODELS = {
+    name for name, module in taskharbor_django._PUBLIC.items() if module == "operations"
+}
 
 
 def run(program, *arguments):

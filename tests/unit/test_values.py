@@ -321,10 +321,12 @@ def test_a_record_has_an_id_of_its_own_and_the_defaults_of_a_plain_job():
 
 
 def test_a_record_has_a_field_for_every_column_that_an_enqueue_can_fill():
-    """What is missing is only what a run writes, and the digest that belongs to the key."""
+    """What is missing is only what a run writes; the digest is the key's, inputs are results."""
     fields = {field.name for field in dataclasses.fields(JobRecord)}
     columns = {field.name for field in Job._meta.concrete_fields}
-    assert fields - columns == {"delay", "lifetime", "idempotency_ttl", "payload_digest"}
+    assert fields - columns == {
+        *("delay", "lifetime", "idempotency_ttl", "payload_digest", "inputs"),
+    }
     assert columns - fields == {
         *("state", "seq", "lease", "lease_version", "last_error", "failure_category"),
         *("failure_code", "failed_at", "updated_at", "started_at", "finished_at", "result"),

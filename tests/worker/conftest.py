@@ -1,6 +1,7 @@
 """Reservations and outcomes without a database, and a driver that does what a test says."""
 
 import contextlib
+import logging
 import threading
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
@@ -109,3 +110,22 @@ def eventually():
         return found
 
     return wait
+
+
+@pytest.fixture
+def broken_log():
+    """Let whatever a module of the worker logs inside the block raise, as by a careless filter."""
+
+    def careless(_record):
+        raise ZeroDivisionError
+
+    @contextlib.contextmanager
+    def broken(module):
+        log = logging.getLogger(f"taskharbor_django.worker.{module}")
+        log.addFilter(careless)
+        try:
+            yield
+        finally:
+            log.removeFilter(careless)
+
+    return broken

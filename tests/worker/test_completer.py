@@ -1,11 +1,14 @@
 """No outcome is dropped while its lease stands, and none blocks the others."""
 
+import logging
+from uuid import uuid4
+
 import pytest
 from django.db import DataError, OperationalError
 
 from taskharbor_django.exceptions import JobLocked, JobNotInflight, LeaseExpired, LeaseMismatch
 from taskharbor_django.lifecycle import FailureCategory, OutcomeKind
-from taskharbor_django.values import Rejection
+from taskharbor_django.values import Lease, Rejection, Reservation
 from taskharbor_django.worker import completer as completer_module
 from taskharbor_django.worker import trouble
 from taskharbor_django.worker.completer import Completer
@@ -18,6 +21,7 @@ def quick(monkeypatch):
     monkeypatch.setattr(trouble, "FIRST_PAUSE", 0.01)
     monkeypatch.setattr(completer_module, "LOCKED_PAUSE", 0.01)
     monkeypatch.setattr(completer_module, "disconnect", lambda _using: None)
+    monkeypatch.setattr(completer_module.Lines, "connect", lambda *_, **__: None)
 
 
 @pytest.fixture
@@ -96,11 +100,26 @@ def test_what_has_to_wait_keeps_nothing_else_waiting(settled_by, hold, error, mo
     assert [len(batch) for batch in driver.batches] == [3, 1]
 
 
+def test_two_runs_of_a_job_in_one_batch_have_each_their_own_fate(settled_by, hold):
+    """The first one's reply was lost; the second has met a lock."""
+    first = reservation()
+    again = Reservation(first.job, Lease(uuid4(), first.lease.expires_at, version=2))
+
+    def answer(outcomes):
+        return [Rejection(outcomes[1], JobLocked()), Rejection(outcomes[0], JobNotInflight(), True)]
+
+    driver = ScriptedDriver(answer)
+    assert len(settled_by(driver, *hold(first), *hold(again))) == 2
+    assert [[it.token for it in batch] for batch in driver.batches] == [
+        [first.lease.token, again.lease.token],
+        [again.lease.token],
+    ]
+
+
 def test_a_database_that_is_away_only_delays(settled_by, hold):
     driver = ScriptedDriver(OperationalError("gone"), OperationalError("gone"))
     running = hold(reservation(), reservation())
     assert len(settled_by(driver, *running)) == 2
-    assert len(driver.batches) == 3
 
 
 def test_a_full_batch_that_has_to_wait_does_not_stop_the_next(one_turn, hold, monkeypatch):
@@ -123,9 +142,88 @@ def test_a_database_that_is_away_is_left_alone_however_much_has_gathered(
     completer, settled = one_turn(driver, *running)
     assert (len(driver.batches), settled) == (1, [])
     completer._settle_gathered()
-    assert [job_id for batch in jobs_of(driver)[1:] for job_id in batch] == [
-        each.job_id for each in running
-    ]
+    assert sorted(settled) == sorted(each.job_id for each in running)
+    assert completer.drain(0)
+
+
+def test_however_long_it_is_away_each_turn_asks_once(one_turn, hold, monkeypatch):
+    monkeypatch.setattr(completer_module, "LARGEST_BATCH", 4)
+    driver = ScriptedDriver(*[OperationalError("gone")] * 20)
+    running = hold(*(reservation() for _ in range(9)))
+    completer, settled = one_turn(driver, *running)
+    for turn in range(2, 21):
+        completer._settle_gathered()
+        assert len(driver.batches) == turn
+    assert set(completer.unsettled()) == set(running)
+    completer._settle_gathered()
+    assert sorted(settled) == sorted(each.job_id for each in running)
+    assert (completer.unsettled(), completer.drain(0)) == ({}, True)
+
+
+class Failing(ScriptedDriver):
+    """A database that can be used, but not for some batches."""
+
+    def __init__(self, is_refused):
+        super().__init__()
+        self.is_refused = is_refused
+
+    def settle(self, outcomes, *, now):
+        super().settle(outcomes, now=now)
+        if self.is_refused([outcome.job_id for outcome in outcomes]):
+            raise OperationalError("canceling statement due to statement timeout")
+        return []
+
+
+def test_a_batch_that_failed_comes_again_behind_the_others(one_turn, hold, monkeypatch):
+    monkeypatch.setattr(completer_module, "LARGEST_BATCH", 2)
+    first, *others = hold(*(reservation() for _ in range(5)))
+    driver = Failing(lambda ids: first.job_id in ids)
+    completer, settled = one_turn(driver, first, *others)
+    assert settled == []
+    completer._settle_gathered()
+    assert settled == [each.job_id for each in others[1:]]
+
+
+def test_new_ones_that_fail_and_fail_keep_none_from_coming_again(one_turn, hold, monkeypatch):
+    monkeypatch.setattr(completer_module, "LARGEST_BATCH", 2)
+    first, *others = hold(*(reservation() for _ in range(2)))
+    driver = Failing(lambda ids: len(ids) > 1)
+    completer, settled = one_turn(driver, first, *others)
+    for _ in range(10):
+        for each in hold(reservation(), reservation()):
+            completer.put(each, ack(each))
+        completer._settle_gathered()
+    assert first.job_id in settled
+
+
+def test_a_batch_that_is_too_much_at_once_is_halved(settled_by, hold):
+    running = hold(*(reservation() for _ in range(20)))
+    driver = Failing(lambda ids: len(ids) > 5)
+    assert sorted(settled_by(driver, *running)) == sorted(each.job_id for each in running)
+    sizes = [len(batch) for batch in driver.batches]
+    assert sizes[:2] == [20, 20]  # once more as it is: mostly it is the database that was away
+    assert max(sizes[2:]) == 10
+
+
+def test_one_outcome_for_which_the_database_always_fails_waits_alone(one_turn, hold, monkeypatch):
+    monkeypatch.setattr(completer_module, "FAILED_PAUSE", 3600)
+    running = hold(*(reservation() for _ in range(5)))
+    bad = running[3]
+    driver = Failing(lambda ids: bad.job_id in ids)
+    completer, settled = one_turn(driver, *running)
+    for _ in range(10):
+        completer._settle_gathered()
+    assert sorted(settled) == sorted(each.job_id for each in running if each is not bad)
+    assert list(completer.unsettled()) == [bad]
+    tries = len(driver.batches)
+    (later,) = hold(reservation())
+    completer.put(later, ack(later))
+    completer._settle_gathered()
+    assert jobs_of(driver)[tries:] == [[later.job_id]]
+    driver.is_refused = lambda _: False
+    completer._aside_until = 0.0
+    completer._settle_gathered()
+    assert settled[-1] == bad.job_id
     assert completer.drain(0)
 
 
@@ -159,6 +257,84 @@ def test_an_outcome_of_a_lost_lease_is_not_even_sent(settled_by, hold, holdings)
     driver = ScriptedDriver()
     assert settled_by(driver, *running) == []
     assert driver.batches == []
+
+
+class TestFaultsOfOthers:
+    """A filter of the log, a listener: whatever they raise ends no thread and drops no outcome."""
+
+    def test_a_lost_lease_that_cannot_be_logged(
+        self, settled_by, hold, holdings, broken_log, caplog
+    ):
+        caplog.set_level(logging.INFO)
+        lost, other = hold(reservation(), reservation())
+        holdings.lose(lost.token)
+        with broken_log("completer"):
+            assert settled_by(ScriptedDriver(), lost, other) == [other.job_id]
+
+    def test_an_outcome_given_up_that_cannot_be_logged(self, settled_by, hold, broken_log):
+        driver = ScriptedDriver(rejecting(LeaseMismatch()))
+        given_up, other = hold(reservation(), reservation())
+        with broken_log("completer"):
+            assert settled_by(driver, given_up, other) == [other.job_id]
+        assert len(driver.batches) == 1
+
+    def test_a_listener_that_raises(self, holdings, clock, hold, caplog):
+        def deaf(_settled):
+            raise ZeroDivisionError
+
+        driver = ScriptedDriver()
+        completer = Completer(driver, holdings, clock, deaf)
+        (running,) = hold(reservation())
+        completer.put(running, ack(running))
+        completer._settle_gathered()
+        assert completer.drain(0)
+        assert (len(driver.batches), len(holdings)) == (1, 0)
+        assert "could not be told of" in caplog.text
+
+    def test_a_turn_that_fails(self, settled_by, hold, monkeypatch, caplog):
+        monkeypatch.setattr(completer_module, "EXPIRED_PAUSE", 0.01)
+        gather, faults = Completer._gather, [ZeroDivisionError()] * 3
+
+        def faulty(completer):
+            gather(completer)
+            if faults:
+                raise faults.pop()
+
+        monkeypatch.setattr(Completer, "_gather", faulty)
+        running = hold(*(reservation() for _ in range(3)))
+        assert settled_by(ScriptedDriver(), *running) == [each.job_id for each in running]
+        assert faults == []
+        assert "the next comes" in caplog.text
+
+
+def test_one_outcome_whose_end_cannot_be_told_waits_alone(one_turn, hold, monkeypatch):
+    monkeypatch.setattr(completer_module, "FAILED_PAUSE", 3600)
+    running = hold(*(reservation() for _ in range(5)))
+    bad, broken = running[3], True
+
+    class Faulty(ScriptedDriver):
+        def settle(self, outcomes, *, now):
+            super().settle(outcomes, now=now)
+            if broken and bad.job_id in {outcome.job_id for outcome in outcomes}:
+                raise KeyError("a fault of ours")
+            return []
+
+    driver = Faulty()
+    completer, settled = one_turn(driver, *running)
+    others = [each.job_id for each in running if each is not bad]
+    assert settled == others
+    assert list(completer.unsettled()) == [bad]
+    tries = len(driver.batches)
+    (later,) = hold(reservation())
+    completer.put(later, ack(later))
+    completer._settle_gathered()
+    assert jobs_of(driver)[tries:] == [[later.job_id]]
+    assert not completer.drain(0)
+    broken = False
+    completer._aside_until = 0.0
+    completer._settle_gathered()
+    assert settled == [*others, later.job_id, bad.job_id]
+    assert completer.drain(0)
 
 
 def test_one_outcome_that_the_database_refuses_does_not_block_its_batch(settled_by, hold):

@@ -147,7 +147,7 @@ def test_an_exception_that_cannot_be_shown_is_still_a_failure():
     outcome = decided(Speechless())
     assert outcome.kind == OutcomeKind.RETRY
     assert "Speechless" in outcome.update.last_error
-    assert outcome.update.error_class == "Speechless"
+    assert outcome.update.error_class == f"{__name__}.Speechless"
 
 
 def test_texts_are_masked_cleaned_and_cut():

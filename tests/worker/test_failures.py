@@ -31,10 +31,31 @@ def test_each_failed_attempt_is_a_warning_and_a_dead_job_an_error_with_its_trace
     assert f"job {handle.id}: tests.failing failed (temporary, attempt 1 of 2)" in warning.message
     assert warning.message.endswith("ValueError: no such parcel")
     (error,) = told(caplog, logging.ERROR)
-    first, *trace = error.message.splitlines()
+    first, *trace = logging.Formatter().format(error).splitlines()
     assert first.endswith("tests.failing is dead (exhausted): ValueError: no such parcel")
     assert trace[0].startswith("Traceback")
+    assert trace.count(trace[0]) == 1
+    assert isinstance(error.exc_info[1], ValueError)  # what error trackers look for
     assert (error.job_id, error.task, error.queue) == (str(handle.id), "tests.failing", "default")
+
+
+@task(name="tests.telling", max_attempts=1)
+def telling():
+    raise ValueError("password=hunter2")
+
+
+def test_secrets_are_masked_in_what_is_written(caplog):
+    telling.enqueue()
+    drain()
+    (error,) = told(caplog, logging.ERROR)
+    assert "hunter2" not in logging.Formatter().format(error)
+
+
+def test_a_death_in_a_child_is_told_with_the_stored_traceback(caplog):
+    tasks.bury.enqueue()
+    drain(isolate_all=True)
+    (error,) = told(caplog, logging.ERROR)
+    assert "Traceback" in logging.Formatter().format(error)
 
 
 def test_an_unknown_task_is_a_warning(caplog):

@@ -23,7 +23,7 @@ from taskharbor_django.lifecycle import DeadReason, FailureCategory, OutcomeKind
 from taskharbor_django.payload import decode_value, encode_call
 from taskharbor_django.values import FailureUpdate, Outcome
 from taskharbor_django.worker import executor, guard, isolation, nursery, processes, reports
-from taskharbor_django.worker.holdings import LEASE_LOST, Running
+from taskharbor_django.worker.holdings import LEASE_LOST, Holdings
 from taskharbor_django.worker.isolation import Children
 from taskharbor_django.worker.messages import (
     Channel,
@@ -68,13 +68,15 @@ class Home:
     def __init__(self, **options):
         self.told = Told()
         self.clock = FixedClock(NOW)
+        self._holdings = Holdings()
         self.children = Children(self.told, self.clock, WorkerOptions(), **options)
         self._threads = ThreadPoolExecutor(8)
 
     def job(self, task, *args, **fields):
         payload = encode_call(args, {}, max_bytes=40 * MEBIBYTE)
         reserved = reservation(task=task.name, payload=payload, **fields)
-        running, prepared = Running(reserved), executor.prepare(reserved, NOW)
+        (running,) = self._holdings.add([reserved], steady() + 300)
+        prepared = executor.prepare(reserved, NOW)
         begin(running, prepared, self.told)
         return running, prepared
 
@@ -519,7 +521,7 @@ def test_nothing_is_left_after_the_end_neither_processes_nor_descriptors(place):
     home.close()
     assert outcome.result(10).kind == OutcomeKind.RELEASE
     assert children_of_this() == before
-    assert open_descriptors() == descriptors
+    assert open_descriptors() <= descriptors  # what others left may have been closed meanwhile
     assert home.run(tasks.give_pid).kind == OutcomeKind.RELEASE
 
 

@@ -1,21 +1,32 @@
 """A worker in this process, on a real database."""
 
+import contextlib
+import logging
+import os
+import sqlite3
 import threading
 from datetime import timedelta
+from types import SimpleNamespace
 from uuid import uuid4
 
 import pytest
+from asgiref.sync import sync_to_async
 from django.db import OperationalError, connection, connections, transaction
 
 from taskharbor_django import cancel
 from taskharbor_django.clock import steady
 from taskharbor_django.drivers import DatabaseDriver
+from taskharbor_django.exceptions import LeaseExpired
 from taskharbor_django.failpoints import FailpointReached, armed
 from taskharbor_django.lifecycle import AttemptEnd, DeadReason, JobState
 from taskharbor_django.models import Attempt, DeadLetter, Job, Lease, QueueMinute, Worker
-from taskharbor_django.values import JobRecord
-from taskharbor_django.worker import pools
+from taskharbor_django.operations.workers import ask_workers
+from taskharbor_django.values import JobRecord, Rejection
+from taskharbor_django.worker import async_pool, pools
+from taskharbor_django.worker import completer as completer_module
+from taskharbor_django.worker import connections as worker_connections
 from taskharbor_django.worker import worker as worker_module
+from tests.factories import job_in, utcnow
 from tests.testapp import worker_tasks as tasks
 from tests.testapp.models import Ledger
 from tests.testapp.tasks import add
@@ -151,6 +162,23 @@ def test_the_session_of_a_thread_that_was_left_behind_is_cut(eventually):
     assert Ledger.objects.get().amount == 1
 
 
+@pytest.mark.sqlite
+def test_the_query_of_a_thread_that_was_left_behind_is_ended(eventually):
+    """There is no server there whose session could be cut: what takes the time is the query."""
+    handle = tasks.stuck_in_a_long_query.using(max_attempts=1).enqueue()
+    try:
+        with working(threads=2, stubborn_after=0.2) as worker:
+            eventually(lambda: tasks.seen["stuck"])
+            (thread,) = [it for it in worker.threads._threads if it.ident == tasks.seen["stuck"][0]]
+            assert handle.wait(20).state == JobState.DEAD
+            thread.join(20)
+            assert not thread.is_alive()
+    finally:
+        with contextlib.suppress(sqlite3.ProgrammingError):  # closed, as it should be
+            tasks.seen["session"][0].interrupt()
+    assert Attempt.objects.get(job=handle.id).category == "timeout"
+
+
 def is_unlocked(name):
     """Whether no session holds this line of the ledger."""
     with transaction.atomic():
@@ -163,6 +191,17 @@ def test_a_transaction_that_a_handler_left_open_is_not_inherited():
     drain(threads=1)
     assert after.result["atomic"] is False
     assert not Ledger.objects.filter(name="leaked").exists()
+
+
+@pytest.mark.postgresql
+@pytest.mark.mariadb
+def test_a_transaction_that_a_handler_left_open_holds_no_lock_while_the_thread_idles(eventually):
+    Ledger.objects.create(name="account", amount=1)
+    handle = tasks.leak_lock.enqueue("account")
+    with working(threads=1):
+        assert handle.wait(20).state == JobState.DONE
+        eventually(lambda: is_unlocked("account"))
+    assert Ledger.objects.get().amount == 1
 
 
 # -- atomic tasks ------------------------------------------------------------------------------
@@ -291,10 +330,42 @@ def test_the_lease_of_a_job_in_the_line_is_renewed(eventually, monkeypatch):
         worker._take_on([reserved], valid_until)
         lease = reserved.lease
         eventually(lambda: Lease.objects.get(pk=lease.token).expires_at > lease.expires_at)
-        assert worker.threads.waiting == 1
+        assert len(worker.threads.line) == 1
         tasks.gates["gate"].set()
         assert waiting.wait(20).state == JobState.DONE
     assert facts(waiting) == facts(running) == ("done", 1, 0, 0)
+
+
+def test_a_beat_calls_for_what_looked_expired(monkeypatch):
+    """It was renewed just now: nothing has to sit out its pause."""
+    monkeypatch.setattr(completer_module, "EXPIRED_PAUSE", 60.0)
+    settle = DatabaseDriver.settle
+    refused = []
+
+    def refusing(self, outcomes, *, now):
+        if not refused:
+            refused.extend(outcomes)
+            return [Rejection(outcome, LeaseExpired()) for outcome in outcomes]
+        return settle(self, outcomes, now=now)
+
+    monkeypatch.setattr(DatabaseDriver, "settle", refusing)
+    handle = add.enqueue(1, 1)
+    with working(heartbeat=timedelta(seconds=0.2)):
+        assert handle.wait(20).state == JobState.DONE
+    assert [outcome.job_id for outcome in refused] == [handle.id]
+    assert facts(handle) == ("done", 1, 0, 0)
+
+
+def test_while_outcomes_cannot_be_settled_no_more_is_reserved_than_a_few(eventually, monkeypatch):
+    monkeypatch.setattr("taskharbor_django.worker.worker.MOST_UNSETTLED", 20)
+    add.enqueue_many((number,) for number in range(300))
+    with working(prefetch=0) as worker:
+        with worker.holdings.settling:  # which the completer waits for
+            eventually(lambda: worker._unsettled() > 20)
+            eventually(lambda: worker._hungry and worker.threads.at_rest)
+            assert len(worker.holdings) <= 20 + worker.threads.size
+            assert Job.objects.filter(state="ready").count() >= 200
+        eventually(lambda: not Job.objects.exclude(state="done").exists())
 
 
 def test_a_lost_lease_stops_the_job_and_its_outcome_does_not_count(eventually):
@@ -334,8 +405,36 @@ def test_a_reserve_whose_reply_was_lost_is_asked_for(eventually, monkeypatch):
     assert facts(handle) == ("done", 1, 0, 0)
 
 
-def test_the_job_of_a_dead_worker_runs_in_quarantine_and_its_loss_is_written_down():
+def test_what_was_reserved_runs_although_it_could_not_be_announced(monkeypatch):
+    """Held and in no pool it would be renewed for ever."""
+
+    def fail(*_):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("taskharbor_django.worker.announcer.Announcer.reserved", fail)
     handle = add.enqueue(1, 1)
+    with working():
+        assert handle.wait(20).state == JobState.DONE
+    assert facts(handle) == ("done", 1, 0, 0)
+
+
+def test_a_failure_that_cannot_be_logged_is_settled_and_told_of(broken_log, monkeypatch):
+    told = []
+    monkeypatch.setattr(
+        "taskharbor_django.worker.announcer.Announcer.settled",
+        lambda _, finished, **__: told.extend(running.job_id for running, _ in finished),
+    )
+    handles = [tasks.bury.enqueue(), tasks.book_and_fail.using(max_attempts=1).enqueue("a")]
+    with broken_log("failures"):
+        drain(threads=1)
+    assert {facts(handle) for handle in handles} == {("dead", 1, 1, 0)}
+    assert sum(QueueMinute.objects.values_list("dead", flat=True)) == 2
+    assert set(told) == {handle.id for handle in handles}
+
+
+@pytest.mark.parametrize("task", [add, tasks.anothing])
+def test_the_job_of_a_dead_worker_runs_in_quarantine_and_its_loss_is_written_down(task):
+    handle = task.enqueue(1, 1)
     driver = DatabaseDriver()
     driver.reserve("default", now=driver.now(), lease_for=timedelta(microseconds=1))
     ran = []
@@ -469,6 +568,30 @@ def test_the_worker_row_and_the_statistics_say_what_happened():
     assert [sum(column) for column in zip(*totals, strict=True)] == [3, 1]
 
 
+def test_the_worker_row_says_how_busy_a_worker_is_and_what_memory_it_takes(eventually):
+    handle = tasks.hold.enqueue("gate")
+    with working(threads=3, **SHORT) as worker:
+        row = Worker.objects.filter(pk=worker.options.id)
+        (memory, pid) = eventually(lambda: row.filter(busy=1).values_list("memory_bytes", "pid"))[0]
+        assert pid == os.getpid()
+        assert memory > 1_000_000
+        tasks.gates["gate"].set()
+        handle.wait(20)
+        eventually(lambda: row.filter(busy=0).exists())
+
+
+def test_a_worker_can_be_asked_to_be_quiet_and_called_back(eventually):
+    with working(**SHORT) as worker:
+        eventually(lambda: ask_workers([worker.options.id], "quiet"))
+        eventually(lambda: worker.quiet)
+        handle = add.enqueue(1, 1)
+        beats = Worker.objects.filter(pk=worker.options.id, last_beat_at__gt=utcnow())
+        eventually(beats.exists)
+        assert handle.refresh().state == JobState.READY
+        ask_workers([worker.options.id], "")
+        assert handle.wait(20).state == JobState.DONE
+
+
 def test_a_worker_can_be_asked_to_stop_through_its_row(eventually):
     with working(**SHORT) as worker:
         eventually(lambda: Worker.objects.filter(pk=worker.options.id).update(request="stop"))
@@ -531,6 +654,40 @@ def test_a_connection_that_died_while_nothing_ran_is_replaced(monkeypatch, task)
     assert after.result != before.result
 
 
+def test_coroutines_that_use_no_database_are_not_cleaned_up_after(monkeypatch):
+    """It takes two changes of thread, half of what a short one costs."""
+    called = []
+
+    def counted(function):
+        called.append(function)
+        return sync_to_async(function)
+
+    monkeypatch.setattr(async_pool, "sync_to_async", counted)
+    with working():
+        tasks.anothing.enqueue().wait(20)
+        assert called == []
+        tasks.acount.enqueue().wait(20)
+    assert called
+
+
+@pytest.mark.parametrize(("failed", "closed"), [(True, 1), (False, 0)])
+def test_a_connection_that_failed_is_looked_at_although_other_coroutines_run(
+    monkeypatch, failed, closed
+):
+    """While the line is full there is always another one."""
+    looked = []
+    kept = SimpleNamespace(
+        connection=object(),
+        in_atomic_block=False,
+        get_autocommit=lambda: True,
+        errors_occurred=failed,
+        close_if_unusable_or_obsolete=lambda: looked.append(1),
+    )
+    monkeypatch.setattr(worker_connections, "_all", lambda: [kept])
+    worker_connections.undo()
+    assert len(looked) == closed
+
+
 def test_the_end_of_a_coroutine_leaves_the_connection_to_the_others():
     """All share one; by default Django closes it after each use that has an end."""
     Ledger.objects.bulk_create(Ledger(name=f"row {number}", amount=1) for number in range(30))
@@ -558,3 +715,16 @@ def test_a_connection_that_died_is_replaced_for_all_coroutines_of_a_batch():
             assert [handle.wait(20).state for handle in after] == ["done"] * 4
             assert worker.coroutines.busy == set()
     assert {facts(handle) for handle in after} == {("done", 1, 0, 0)}
+
+
+def test_a_worker_says_how_many_jobs_it_took_back(caplog, monkeypatch, eventually):
+    caplog.set_level(logging.INFO, "taskharbor_django.worker.reserving")
+    monkeypatch.setattr("taskharbor_django.worker.reserving.SWEEP_EACH", 0.0)
+    expired, orphan = job_in("inflight", queue="a"), job_in("inflight", queue="b")
+    Lease.objects.filter(pk=expired.lease).update(expires_at=utcnow() - timedelta(seconds=1))
+    Lease.objects.filter(pk=orphan.lease).delete()
+    with working():
+        eventually(lambda: Job.objects.filter(state="done").count() == 2)
+    told = [record for record in caplog.records if "jobs taken back" in record.getMessage()]
+    assert [record.jobs for record in told] == [1, 1]
+    assert {record.levelname for record in told} == {"INFO"}

@@ -1,0 +1,148 @@
+"""How a soak ends: the rest is worked off, and all that happened is looked at."""
+
+import re
+import time
+from collections import Counter
+from datetime import timedelta
+from itertools import pairwise
+
+from django.db.models import Count, Sum
+
+from taskharbor_django import operations
+from taskharbor_django.lifecycle import Priority
+from taskharbor_django.models import Attempt, DeadLetter, Job, Lease, Schedule, Workflow
+from taskharbor_django.operations.schedules import create_schedule, pause_schedule
+from taskharbor_django.schedules import declare
+from tests.process.harness import DEAD, TROUBLE, wait_until
+from tests.testapp import fault_tasks as tasks
+from tests.workflows import counts_add_up
+
+from .history import late_starts
+from .soak_load import OPEN, QUEUES
+
+WORKED_OFF_IN = 900  # seconds
+ROUNDS = 10
+RATE = timedelta(seconds=1)
+# The end of a handler that was told to stop while C code called back into Python: the interpreter
+# tells of it and goes on, and the worker knows that the run was stopped.
+INTERRUPTED = re.compile(
+    r"(Exception ignored in: .*\n)?Traceback \(most recent call last\):\n"
+    r"(?:(?!Traceback).*\n)*?taskharbor_django\.worker\.interrupts\.Interrupted.*\n"
+)
+
+
+def make_schedules():
+    """One that makes up for what it missed, one that skips, one that waits for its last job."""
+    first = {"priority": Priority.CRITICAL}
+    asked = {
+        "each": {"fixed_rate": RATE, "overlap": "allow", "catch_up": "all"},
+        "skipping": {"fixed_rate": RATE},
+        "delayed": {"fixed_delay": RATE},
+    }
+    for name, options in asked.items():
+        create_schedule(declare(name, tasks.touch.name, **options, **first))
+
+
+class Ending:
+    def __init__(self, crew, chaos, load, operators, say):
+        self.crew, self.chaos, self.load, self.operators = crew, chaos, load, operators
+        self.say = say
+
+    def check(self):
+        self.work_off()
+        self.tell()
+        self.check_enqueued()
+        self.check_good_ones()
+        self.check_schedules()
+        counts_add_up()
+        assert not Workflow.objects.filter(finished_at=None).exists()
+        self.crew.history.enqueued.update(self.load.enqueued)
+        self.crew.finish(stopped_anywhere=True, operators=True)
+        assert not Lease.objects.exists()
+        self.check_what_workers_said()
+
+    def work_off(self):
+        """Let all be finished, and what died by a fault be tried again while none happens."""
+        for name in Schedule.objects.values_list("name", flat=True):
+            pause_schedule(name)
+        for queue in QUEUES:
+            operations.resume(queue)
+        began = time.monotonic()
+        self.wait_for_all()
+        for _ in range(ROUNDS):
+            left = self.unlucky()
+            if not left:
+                break
+            operations.requeue(left)
+            self.wait_for_all()
+        self.say(f"worked off in {time.monotonic() - began:.0f} s")
+
+    def unlucky(self):
+        good = self.good()
+        return list(Job.objects.filter(state="dead", pk__in=good).values_list("pk", flat=True))
+
+    def good(self):
+        """Jobs that must be done, whatever was broken: nobody interfered."""
+        return self.load.must_be_done - self.operators.touched
+
+    def wait_for_all(self):
+        def over():
+            time.sleep(0.2)
+            self.chaos.keep_up()
+            return not Job.objects.filter(state__in=OPEN).exists()
+
+        try:
+            wait_until(over, timeout=WORKED_OFF_IN, what="the end of all jobs")
+        except AssertionError:
+            stuck = Job.objects.filter(state__in=OPEN).values()[:20]
+            self.say("\n".join(map(str, stuck)))
+            self.say("\n".join(map(str, Lease.objects.values()[:20])))
+            raise
+
+    def tell(self):
+        jobs = Job.objects.order_by()
+        told = {
+            "faults": self.chaos.did,
+            "workers": {"started": self.chaos.started, "died": self.chaos.died},
+            "enqueued": self.load.did,
+            "operators": self.operators.did,
+            "moved by operators": self.operators.moved,
+            "errors seen by both": {"load": self.load.away, "operators": self.operators.away},
+            "states": dict(jobs.values_list("state").annotate(Count("pk"))),
+            "sums": jobs.aggregate(Sum("executions"), Sum("lease_version")),
+            "attempts": dict(Attempt.objects.order_by().values_list("end").annotate(Count("pk"))),
+            "letters": dict(
+                DeadLetter.objects.order_by().values_list("reason").annotate(Count("pk"))
+            ),
+            "schedules": dict(Schedule.objects.values_list("name", "enqueued")),
+            "workflows": Workflow.objects.count(),
+            "late starts": late_starts(self.crew.history.facts()),
+        }
+        for name, value in told.items():
+            self.say(f"{name}: {dict(value) if isinstance(value, Counter) else value}")
+
+    # -- what must hold --------------------------------------------------------------------------
+
+    def check_enqueued(self):
+        """What was rolled back is not there (what was enqueued is: the history looks at that)."""
+        assert not Job.objects.filter(pk__in=self.load.rolled_back).exists()
+
+    def check_good_ones(self):
+        odd = Job.objects.filter(pk__in=self.good()).exclude(state="done")
+        facts = list(odd.values("pk", "task", "state", "attempts", "lease_losses", "last_error"))
+        assert not facts, facts
+
+    def check_what_workers_said(self):
+        for worker in self.chaos.all:
+            said = INTERRUPTED.sub("", DEAD.sub("", worker.output))
+            assert not TROUBLE.search(said), worker.output
+
+    def check_schedules(self):
+        """No slot twice, and each one that the policy does not skip once."""
+        for schedule in Schedule.objects.all():
+            jobs = Job.objects.filter(schedule=schedule.pk).order_by("schedule_slot")
+            slots = list(jobs.values_list("schedule_slot", flat=True))
+            assert len(slots) == len(set(slots)) == schedule.enqueued, schedule.name
+            if schedule.name == "each":
+                steps = {after - before for before, after in pairwise(slots)}
+                assert steps == {RATE}, steps

@@ -1,0 +1,158 @@
+"""Connections that are reset, half-open, cut before a reply or slow, between worker and server."""
+
+import time
+
+import pytest
+
+from taskharbor_django import chord
+from taskharbor_django.models import Job
+from tests.process.harness import wait_until
+from tests.testapp import fault_tasks as tasks
+from tests.testapp.workflow_tasks import first, total
+from tests.workflows import counts_add_up
+
+from .crew import counts
+from .harbor import pass_by, patient, tell
+
+pytestmark = pytest.mark.postgresql
+
+CUT = r"no answer in \d+ s, the connection was cut"
+
+
+@pytest.mark.parametrize("times", [5, pytest.param(50, marks=pytest.mark.slow)])
+def test_connections_that_are_reset_cost_no_job(harbor, times, record_property):
+    workers = [harbor.start() for _ in range(2)]
+    took = []
+    with harbor.load() as load:
+        for _ in range(times):
+            harbor.recovery(time.time())
+            harbor.proxy.cut()
+            took.append(harbor.recovers(time.time()))
+    harbor.drained()
+    assert all(worker.alive for worker in workers)
+    tell(record_property, resets=times, jobs=load.accepted, recovery=max(took))
+    harbor.finish()
+
+
+def test_connections_that_are_half_open_are_given_up_and_cost_no_job(harbor, record_property):
+    """
+    The other side forgot them without a word; new ones go through at once.
+
+    A handler waits for its own connection as long as its timeout lets it.
+    """
+    lease = 15.0
+    worker = harbor.start(lease=lease)
+    with harbor.load(pace=5, task=patient.using(timeout=6)) as load:
+        harbor.signed("END")
+        harbor.proxy.silence()
+        harbor.proxy.mend()
+        forgotten = time.time()
+        worker.line(CUT)
+        took = harbor.recovers(forgotten, lease=lease)
+    harbor.drained()
+    assert not Job.objects.filter(lease_losses__gt=0).exists()
+    tell(record_property, jobs=load.accepted, recovery=took)
+    harbor.finish()
+
+
+# what the server gets and answers in vain -> the job that makes a worker send it, and its counts
+LOST_REPLIES = {
+    "reserve": ((b"gen_random_uuid() ELSE",), tasks.touch, ("done", 1, 0, 0)),
+    "ack": ((b"WITH g AS MATERIALIZED",), tasks.touch, ("done", 1, 0, 0)),
+    "retry": ((b"taskharbor_attempt", b"COMMIT"), tasks.fail_once, ("done", 2, 1, 0)),
+    "burial": (
+        (b"taskharbor_deadletter", b"COMMIT"),
+        tasks.fail_always.using(max_attempts=1),
+        ("dead", 1, 1, 0),
+    ),
+    "ack of an atomic task": (
+        (b"WITH g AS MATERIALIZED", b"COMMIT"),
+        tasks.book,
+        ("done", 1, 0, 0),
+    ),
+}
+
+
+QUICK = {"reserve", "retry"}
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [pytest.param(it, marks=pytest.mark.quick) if it in QUICK else it for it in LOST_REPLIES],
+)
+def test_a_verb_that_was_committed_and_whose_reply_is_lost_counts_once(
+    harbor, verb, record_property
+):
+    texts, task, expected = LOST_REPLIES[verb]
+    worker = harbor.start(lease=15.0)
+    worker.ready()
+    took = []
+    for _ in range(3):
+        harbor.proxy.cut_after(*texts)
+        job = harbor.enqueue(task)
+        wait_until(lambda: harbor.proxy.trapped, what=f"a {verb} without a reply")
+        began = time.monotonic()
+        harbor.ended(job)
+        took.append(round(time.monotonic() - began, 2))
+        assert counts(job) == expected
+    if verb == "reserve":
+        assert worker.lines("found 1 jobs that a reserve without a reply had taken")
+    tell(record_property, recovery=max(took))
+    harbor.finish()
+
+
+def test_a_heartbeat_whose_reply_is_lost_loses_no_lease(harbor, record_property):
+    job = harbor.enqueue(tasks.hold, str(harbor.go))
+    worker = harbor.start(lease=6.0)
+    harbor.signed("START")
+    took = []
+    for times in range(1, 4):
+        harbor.proxy.cut_after(b"WITH held AS MATERIALIZED")
+        wait_until(lambda: harbor.proxy.trapped, what="a heartbeat without a reply")
+        began = time.monotonic()
+        worker.line("heartbeat: the database is back", times=times)
+        took.append(round(time.monotonic() - began, 2))
+    tell(record_property, recovery=max(took))
+    harbor.open()
+    harbor.ended(job)
+    assert counts(job) == ("done", 1, 0, 0)
+    harbor.finish()
+
+
+def test_a_release_of_dependents_whose_reply_is_lost_happens_once(harbor):
+    """The last member of a chord lets its finalizer go, and does not hear that it was committed."""
+    harbor.start(lease=15.0).ready()
+    for number in range(3):
+        harbor.proxy.cut_after(b"dependencies_left", b"COMMIT")
+        workflow = chord([first.s(number), first.s(1)], total.s()).enqueue()
+        wait_until(lambda: harbor.proxy.trapped, what="a release without a reply")
+        wait_until(lambda it=workflow: not it.refresh().open_jobs, what="the end of the workflow")
+        assert workflow.results == [number + 1]
+        assert set(workflow.jobs.values_list("executions", "lease_losses")) == {(1, 0)}
+    counts_add_up()
+    harbor.dismiss(*harbor.working)
+
+
+@pytest.mark.parametrize("seconds", [15, pytest.param(120, marks=pytest.mark.slow)])
+def test_a_slow_line_with_stalls_loses_no_lease(harbor, seconds, record_property):
+    """200 ms there and back; now and then everything stands still for more than a second."""
+    lease = 10.0
+    held = [harbor.enqueue(tasks.hold, str(harbor.go)) for _ in range(2)]
+    worker = harbor.start(lease=lease)
+    harbor.signed("START", times=2)
+    harbor.proxy.delay = 0.1
+    until = time.monotonic() + seconds
+    with harbor.load(pace=5) as load:
+        while time.monotonic() < until:
+            pass_by(2.5)
+            harbor.proxy.delay = 1.2
+            pass_by(0.5)
+            harbor.proxy.delay = 0.1
+    harbor.open()
+    harbor.drained()
+    assert {counts(job) for job in held} == {("done", 1, 0, 0)}
+    assert not Job.objects.exclude(lease_losses=0, executions=1).exists()
+    assert not worker.lines("is lost")
+    harbor.proxy.delay = 0.0
+    tell(record_property, jobs=load.accepted)
+    harbor.finish()

@@ -1,0 +1,142 @@
+"""Workers whose clock is wrong, and schedules that nobody has looked after for two hours."""
+
+import shutil
+import subprocess
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from django.db.models import Min
+
+from taskharbor_django.models import Attempt, Job, Schedule
+from taskharbor_django.operations.schedules import create_schedule
+from taskharbor_django.schedules import declare
+from tests.process.harness import kill, wait_until
+from tests.testapp import fault_tasks as tasks
+
+from .crew import counts
+from .harbor import pass_by, tell
+
+HOUR = timedelta(hours=1)
+# The wall clock alone: none that only counts is ever an hour off.
+REAL = {"FAKETIME_DONT_FAKE_MONOTONIC": "1", "DONT_FAKE_MONOTONIC": "1"}
+# by how much the clock of a worker is off, and how many of its seconds go to one
+CLOCKS = {"behind": "-3600", "ahead and fast": "+3600 x1.5", "behind and slow": "-3600 x0.5"}
+
+
+def library():
+    """Where faketime's library is, None when it is not installed."""
+    if not shutil.which("faketime"):
+        return None
+    found = sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))
+    return str(found[0]) if found else None
+
+
+def wrong(clock):
+    """The environment of a process whose clock is wrong."""
+    preload = library()
+    if preload is None:
+        pytest.skip("faketime is not installed here: no clock can be wrong")
+    booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    # Its own cache would hide that time goes on.
+    off = {"LD_PRELOAD": preload, "FAKETIME": clock, "FAKETIME_NO_CACHE": "1"}
+    return {**off, **REAL, "TASKHARBOR_BOOTED": str(booted)}
+
+
+@pytest.mark.parametrize("clock", CLOCKS)
+def test_a_clock_can_be_wrong_here(clock):
+    """Or the tests below would show nothing: the wall clock is off, the steady one is not."""
+    told = subprocess.run(
+        [sys.executable, "-c", "import time; print(time.time(), time.clock_gettime(7))"],
+        env=wrong(CLOCKS[clock]),
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.split()
+    assert abs(float(told[0]) - time.time()) > 3000
+    assert abs(float(told[1]) - time.clock_gettime(time.CLOCK_BOOTTIME)) < 60
+
+
+@pytest.mark.postgresql
+@pytest.mark.mariadb
+@pytest.mark.parametrize("clock", CLOCKS)
+def test_a_worker_whose_clock_is_an_hour_off_and_drifts_does_as_the_others(crew, clock):
+    """Leases, delays, retries and snoozes are by the database's clock."""
+    delay = 3.0
+    held = crew.enqueue(tasks.hold, str(crew.go))
+    later = crew.enqueue(tasks.touch.using(delay=delay))
+    others = [crew.enqueue(task) for task in (tasks.touch, tasks.fail_once, tasks.snooze_once)]
+    far = crew.enqueue(tasks.touch.using(delay=1800))
+    crew.start(lease=6.0, **wrong(CLOCKS[clock]))
+    crew.signed("START", job=held)
+    right = crew.start(lease=6.0).ready()
+    crew.ended(later, *others)
+    pass_by(6.0)  # a lease that was not renewed would be lost by now
+    crew.open()
+    crew.ended(held)
+    assert counts(held) == ("done", 1, 0, 0)
+    assert {counts(job)[0] for job in others} == {"done"}
+    job = later.refresh()
+    waited = crew.history.lines("START", later.id)[0].at - job.created_at.timestamp()
+    assert waited >= delay - 0.1
+    assert far.refresh().state == "scheduled"
+    assert right.alive
+    times = Job.objects.filter(state="done").aggregate(Min("finished_at"), Min("started_at"))
+    assert all(abs(it.timestamp() - time.time()) < 600 for it in times.values())
+    crew.finish(waiting=[far])
+
+
+@pytest.mark.quick
+@pytest.mark.postgresql
+@pytest.mark.mariadb
+def test_the_lease_of_a_dead_worker_ends_on_time_by_a_clock_that_is_wrong(crew, record_property):
+    """Whoever takes over is an hour behind, and does not wait for an hour."""
+    job = crew.enqueue(tasks.hold, str(crew.go))
+    victim = crew.start(**wrong("+3600"))
+    crew.signed("START")
+    crew.start(**wrong("-3600 x0.5")).ready()
+    killed = time.time()
+    kill(victim.pid)
+    crew.inflight(job, fence=2)
+    tell(record_property, recovery=round(time.time() - killed, 2))
+    crew.open()
+    crew.ended(job)
+    assert counts(job) == ("done", 2, 0, 1)
+    assert Attempt.objects.get().end == "lost"
+    crew.finish()
+
+
+# -- schedules -----------------------------------------------------------------------------------
+
+EACH = timedelta(minutes=10)
+MISSED = 12
+
+
+def two_hours_ago(**options):
+    """A schedule each ten minutes whose slots of the last two hours nobody has looked at."""
+    asked = {"fixed_rate": EACH, "overlap": "allow", **options}
+    row = create_schedule(declare("each ten minutes", tasks.touch.name, **asked))
+    anchor = row.created_at - 2 * HOUR + timedelta(minutes=5)
+    Schedule.objects.update(next_at=anchor, anchor=anchor)
+    return anchor
+
+
+@pytest.mark.parametrize(("catch_up", "expected"), [("skip", 1), ("all", MISSED)])
+def test_after_two_hours_without_a_scheduler_slots_run_as_they_should(
+    crew, catch_up, expected, record_property
+):
+    """The latest one alone, or each of them once; whichever of the two workers comes first."""
+    anchor = two_hours_ago(catch_up=catch_up)
+    began = time.time()
+    workers = [crew.start() for _ in range(2)]
+    wait_until(lambda: Job.objects.filter(state="done").count() == expected, what="the slots")
+    tell(record_property, recovery=round(time.time() - began, 2))
+    for worker in workers:
+        worker.ready()
+    pass_by(2)
+    slots = sorted(Job.objects.values_list("schedule_slot", flat=True))
+    assert slots == [anchor + EACH * number for number in range(MISSED - expected, MISSED)]
+    assert Schedule.objects.get().next_at == anchor + EACH * MISSED
+    crew.finish()

@@ -1,0 +1,113 @@
+"""The heartbeat goes on, whatever is raised around it."""
+
+import threading
+from datetime import timedelta
+from uuid import uuid4
+
+import pytest
+from django.db import OperationalError
+
+from taskharbor_django.worker.heartbeat import LAST_BEATS, Heartbeat
+from taskharbor_django.worker.lines import Lines
+
+from .conftest import LEASE, reservation
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+class Beating(Heartbeat):
+    """A heartbeat whose beats do what a test says; `until` waits for so many of them."""
+
+    def __init__(self, holdings, driver=None, **options):
+        super().__init__(
+            driver or Silent(),
+            holdings,
+            clock=None,
+            lease=LEASE,
+            interval=timedelta(seconds=0.01),
+            lines=Lines("default"),
+            on_beat=lambda: None,
+            **{"on_found": lambda *_: None} | options,
+        )
+        self.beats, self.moved = 0, threading.Condition()
+
+    def beat(self):
+        with self.moved:
+            self.beats += 1
+            self.moved.notify_all()
+
+    def until(self, beats):
+        with self.moved:
+            return self.moved.wait_for(lambda: self.beats >= beats, 20)
+
+
+class Silent:
+    using = "default"
+
+
+def test_a_lost_lease_whose_log_line_raises_does_not_end_the_heartbeat(holdings, hold, broken_log):
+    lost = hold(reservation(), reservation(), valid_for=0.0)
+    heartbeat = Beating(holdings)
+    with broken_log("heartbeat"):
+        heartbeat.start()
+        assert heartbeat.until(beats=4)
+        heartbeat.close()
+    assert not any(running.held for running in lost)
+
+
+def test_what_fails_after_a_beat_does_not_end_the_heartbeat(holdings):
+    def fail():
+        raise RuntimeError("no place for the health file")
+
+    heartbeat = Beating(holdings, on_turn=fail)
+    heartbeat.start()
+    assert heartbeat.until(beats=3)
+    heartbeat.close()
+
+
+def test_a_heartbeat_that_is_closed_ends_although_each_turn_fails(holdings):
+    def fail():
+        raise RuntimeError("no place for the health file")
+
+    heartbeat = Beating(holdings, on_turn=fail)
+    heartbeat._stopping = True
+    heartbeat.start()
+    heartbeat.join(20)
+    assert not heartbeat.is_alive()
+    assert heartbeat.beats == LAST_BEATS
+
+
+def test_a_beat_that_fails_and_cannot_be_logged_is_followed_by_another(holdings, broken_log):
+    class Failing(Beating):
+        def beat(self):
+            super().beat()
+            raise OperationalError("gone")
+
+    heartbeat = Failing(holdings)
+    with broken_log("trouble"):
+        heartbeat.start()
+        assert heartbeat.until(beats=2)
+        heartbeat.close()
+
+
+def test_what_a_reserve_had_taken_is_asked_for_until_it_is_taken_on(holdings, clock):
+    """Not only until it was found: to take it on may fail."""
+    found, taken = [reservation()], []
+
+    class Knowing(Silent):
+        def held(self, _token, *, now):
+            return found
+
+    def take_on(reserved, _sent):
+        taken.append(reserved)
+        if len(taken) == 1:
+            raise RuntimeError
+
+    heartbeat = Beating(holdings, Knowing(), on_found=take_on)
+    heartbeat._clock = clock
+    heartbeat.doubt(uuid4())
+    with pytest.raises(RuntimeError):
+        heartbeat._ask_for_doubtful(0.0)
+    heartbeat._ask_for_doubtful(0.0)
+    heartbeat._ask_for_doubtful(0.0)
+    assert taken == [found, found]

@@ -1,0 +1,75 @@
+"""Where the next claim of a deep queue begins."""
+
+from datetime import UTC, datetime, timedelta
+from uuid import uuid4
+
+import pytest
+
+from taskharbor_django.values import JobRecord, Lease, Reservation
+from taskharbor_django.worker import watermarks
+from taskharbor_django.worker.watermarks import BELOW, UNBOUNDED_EACH, Watermarks
+
+NOW = datetime(2031, 5, 17, 9, 30, tzinfo=UTC)
+
+
+@pytest.fixture
+def time(monkeypatch):
+    """A steady clock that the test moves."""
+    now = [1_000.0]
+    monkeypatch.setattr(watermarks, "steady", lambda: now[0])
+    return now
+
+
+def reserved(*places):
+    return [
+        Reservation(
+            JobRecord(task="t", priority=priority, available_at=NOW + timedelta(seconds=at)),
+            Lease(uuid4(), NOW),
+        )
+        for priority, at in places
+    ]
+
+
+def test_a_claim_that_came_back_full_bounds_the_next_a_little_below_its_end(time):
+    marks = Watermarks()
+    assert marks.floor("mail") is None
+    marks.claimed("mail", 2, reserved((-50, 1), (0, 5)))
+    assert marks.floor("mail") == (0, NOW + timedelta(seconds=5) - BELOW)
+    assert marks.floor("reports") is None
+
+
+def test_one_claim_in_a_second_is_not_bounded(time):
+    marks = Watermarks()
+    assert marks.floor("mail") is None
+    marks.claimed("mail", 1, reserved((0, 5)))
+    time[0] += UNBOUNDED_EACH / 2
+    assert marks.floor("mail") is not None
+    time[0] += UNBOUNDED_EACH
+    assert marks.floor("mail") is None
+    marks.claimed("mail", 1, reserved((0, 6)))
+    assert marks.floor("mail") is not None
+
+
+def test_after_a_claim_that_came_back_short_nothing_is_bounded(time):
+    marks = Watermarks()
+    marks.floor("mail")
+    marks.claimed("mail", 1, reserved((0, 5)))
+    assert marks.floor("mail") is not None
+    assert marks.bounded
+    marks.claimed("mail", 2, reserved((0, 6)))
+    assert marks.floor("mail") is None
+
+
+def test_after_trouble_with_the_database_nothing_is_bounded(time):
+    marks = Watermarks()
+    marks.floor("mail")
+    marks.claimed("mail", 1, reserved((0, 5)))
+    marks.forget()
+    assert marks.floor("mail") is None
+
+
+def test_a_driver_that_does_not_tell_places_is_never_given_a_floor(time):
+    marks = Watermarks()
+    marks.floor("mail")
+    marks.claimed("mail", 1, [Reservation(JobRecord(task="t"), Lease(uuid4(), NOW))])
+    assert marks.floor("mail") is None

@@ -1,0 +1,64 @@
+"""Workflows as large as they may be: they run, and what they cost grows with them and no faster."""
+
+from contextlib import contextmanager
+from time import perf_counter
+
+import pytest
+
+from taskharbor_django import chain, chord
+from taskharbor_django.lifecycle import WorkflowState
+from tests.operations import Statements
+from tests.testapp.workflow_tasks import first, plus, total
+from tests.worker.conftest import drain
+
+from . import counts_add_up, finish, run, take, work
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
+
+
+@contextmanager
+def timed(record_property, name):
+    began = perf_counter()
+    yield
+    record_property(name, round(perf_counter() - began, 2))
+
+
+def chord_of(size):
+    return chord([first.s(number) for number in range(size)], total.s())
+
+
+@pytest.mark.parametrize("size", [100, 1_000, 10_000])
+def test_a_chord_runs(size, record_property):
+    part = chord_of(size)
+    with timed(record_property, "submitted"):
+        workflow = part.enqueue()
+    with timed(record_property, "drained"):
+        drain(threads=4)
+    assert workflow.state == WorkflowState.DONE
+    assert workflow.results == [sum(range(size))]
+    assert workflow.refresh().open_jobs == 0
+
+
+def test_a_chain_of_a_hundred_runs(record_property):
+    workflow = chain(first.s(0), *(plus.s() for _ in range(99))).enqueue()
+    with timed(record_property, "drained"):
+        drain(threads=4)
+    assert workflow.results == [99]
+    counts_add_up()
+
+
+def test_a_batch_costs_the_same_statements_however_many_members_are_in_it(vendor):
+    def cost(size):
+        with Statements() as submitted:
+            chord_of(size).enqueue()
+        stored = len(submitted.verbs) if vendor == "postgresql" else 0  # others insert by hundreds
+        outcomes = [run(each) for each in take(size)]
+        with Statements() as settled:
+            finish(outcomes)
+        work()
+        # Without set-based writes an UPDATE is prepared once and run for each row.
+        verbs = [verb for verb in settled.verbs if vendor == "postgresql" or verb != "UPDATE"]
+        return stored, len(verbs)
+
+    cost(10)
+    assert cost(50) == cost(400)
