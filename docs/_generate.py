@@ -8,6 +8,8 @@ is out of date, with --check to name it (and fail).
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -340,6 +342,127 @@ def diagram() -> str:
     return f'<link rel="stylesheet" href="data:text/css,{scheme}">\n\n![{told}]({place})\n'
 
 
+def left_table() -> str:
+    from taskharbor_django.operations import Left
+
+    return table(("Reason", "Jobs that were"), ((f"`{it.value}`", str(it.label)) for it in Left))
+
+
+def signals_table() -> str:
+    from taskharbor_django import signals
+
+    names = {id(signal): name for name, signal in vars(signals).items()}
+    return table(
+        ("Signal", "Verb", "Sent when", "More facts"),
+        (
+            (
+                f"`{names[id(signal)]}`",
+                verb,
+                signal.meaning,
+                ", ".join(f"`{fact}`" for fact in signal.facts),
+            )
+            for verb, signal in signals.SIGNALS.items()
+        ),
+    )
+
+
+def metrics_table() -> str:
+    from taskharbor_django import metrics
+
+    counted = [
+        it for it in vars(metrics).values() if isinstance(it, metrics.Counter | metrics.Histogram)
+    ]
+    rows = [(f"taskharbor_{name}", "gauge", *more) for name, *more in metrics._GAUGES]
+    rows += [
+        (it._name + "_total" * (it._type == "counter"), it._type, it._documentation, it._labelnames)
+        for it in counted
+    ]
+    return table(
+        ("Metric", "Kind", "Meaning", "Labels"),
+        (
+            (f"`{name}`", kind, text, ", ".join(f"`{label}`" for label in labels))
+            for name, kind, text, labels in rows
+        ),
+    )
+
+
+def permissions_table() -> str:
+    from django.apps import apps
+
+    return table(
+        ("Permission", "Allows"),
+        (
+            (f"`taskharbor.{code}`", str(text))
+            for model in apps.get_app_config("taskharbor").get_models()
+            for code, text in model._meta.permissions
+        ),
+    )
+
+
+def models_tables() -> str:
+    # Imported by name and from here: a test may have loaded this file from its path.
+    sys.path.insert(0, str(DOCS))
+    columns = importlib.import_module("_columns")
+    sys.path.remove(str(DOCS))
+    made: str = columns.tables(table)
+    return made
+
+
+def screens_table() -> str:
+    """What a user must be allowed to see and add each model in the admin."""
+    from django.contrib.admin import site
+
+    from taskharbor_django.admin.screen import Screen
+
+    def forms(screen: Any) -> str:
+        name, own = screen.model._meta.model_name, vars(type(screen))
+        verbs = [it for it in ("add", "change", "delete") if f"has_{it}_permission" in own]
+        return ", ".join(f"`taskharbor.{verb}_{name}`" for verb in verbs) or "nothing"
+
+    return table(
+        ("Page", "Seen with", "Edited as a form with"),
+        sorted(
+            (
+                str(screen.opts.verbose_name_plural),
+                f"`taskharbor.view_{screen.opts.model_name}`",
+                forms(screen),
+            )
+            for screen in site._registry.values()
+            if isinstance(screen, Screen)
+        ),
+    )
+
+
+def exceptions_tables() -> str:
+    """One table for each section of the module."""
+    from taskharbor_django import exceptions
+
+    sections = re.split(r"# -- (.+?) -+\n", inspect.getsource(exceptions))
+    found = [("The root", sections[0])]
+    found += [(f"{it[0].upper()}{it[1:]}", code) for it, code in _pairs(sections[1:])]
+    parts = []
+    for title, code in found:
+        names = re.findall(r"^class (\w+)", code, re.M)
+        rows = (_exception(getattr(exceptions, name)) for name in names)
+        head = ("Exception", "Is also", "Message, unless another is given", "Attributes")
+        parts.append(f"## {title}\n\n{table(head, rows)}")
+    return "\n".join(parts)
+
+
+def _pairs(items: list[str]) -> Iterable[tuple[str, str]]:
+    return zip(items[::2], items[1::2], strict=True)
+
+
+def _exception(kind: type[BaseException]) -> tuple[str, str, str, str]:
+    bases = ", ".join(f"`{base.__name__}`" for base in kind.__bases__ if base is not Exception)
+    text = (kind.__doc__ or "").partition("\n")[0]
+    return f"`{kind.__name__}`", bases, text, ", ".join(f"`{it}`" for it in _facts(kind))
+
+
+def _facts(kind: type[BaseException]) -> list[str]:
+    return [name for base in kind.__mro__ for name in inspect.get_annotations(base)]
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "diagram": diagram,
     "moves": moves_table,
@@ -347,6 +470,13 @@ PARTS: dict[str, Callable[[], str]] = {
     "dialects": dialects_table,
     "settings": settings_table,
     "checks": checks_table,
+    "left": left_table,
+    "permissions": permissions_table,
+    "signals": signals_table,
+    "metrics": metrics_table,
+    "models": models_tables,
+    "screens": screens_table,
+    "exceptions": exceptions_tables,
 }
 FILES: dict[Path, Callable[[], str]] = {PICTURE: picture}
 
@@ -418,10 +548,14 @@ def set_up() -> None:
     sys.path.insert(0, str(DOCS.parent))
     import django
     from django.conf import settings
+    from django.contrib import admin
 
-    apps = ["django.contrib.auth", "django.contrib.contenttypes", "taskharbor_django"]
-    settings.configure(INSTALLED_APPS=apps)
+    contrib = [f"django.contrib.{it}" for it in ("admin", "auth", "contenttypes", "messages")]
+    settings.configure(
+        INSTALLED_APPS=[*contrib, "django.contrib.sessions", "taskharbor_django"], USE_TZ=True
+    )
     django.setup()
+    admin.autodiscover()
 
 
 def main(arguments: list[str]) -> int:
