@@ -18,15 +18,10 @@ from .exceptions import DependencyCycle, InvalidWorkflow, UnknownDependency
 from .lifecycle import DependencyKind, Input
 from .models.workflow import NAME_MAX_CHARS
 from .operations.edges import new_workflow, store
-from .operations.enqueue import (
-    bound_waiting,
-    edges_of,
-    in_one_database,
-    record_of,
-    refuse_too_many,
-)
+from .operations.enqueue import bound_waiting, edges_of, in_one_database, refuse_too_many
 from .operations.notify import notify_on_commit
 from .operations.plans import Edge, Plan, check_size, depths_in, in_order
+from .operations.records import record_of
 from .operations.storage import alias_of, driver_for
 from .operations.transactions import after_commit, refuse_elsewhere
 from .operations.workflow import WorkflowHandle

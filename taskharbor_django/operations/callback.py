@@ -18,8 +18,8 @@ from ..drivers import DatabaseDriver
 from ..models import Job
 from ..tasks import registry
 from ..values import JobRecord
-from .enqueue import record_of
 from .notify import notify_on_commit
+from .records import record_of
 
 logger = logging.getLogger(__name__)
 

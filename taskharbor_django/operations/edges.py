@@ -29,6 +29,7 @@ from ..models import DeadLetter, Dependency, Job, Workflow
 from ..models.expressions import DatabaseNow
 from ..values import JobRecord
 from .advance import count_open, write_dependents
+from .callback import enqueue_callbacks
 from .dependents import Below, Dependent, End, spread
 from .plans import Edge, Named, Plan, batches, check_size, depths_in, fill, in_order
 
@@ -162,8 +163,6 @@ def end_at_once(
 
 def _call_back(driver: DatabaseDriver, plan: Plan, ended: set[UUID]) -> None:
     if any(record.callback_url for record in plan.records if record.id in ended):
-        from .callback import enqueue_callbacks  # it enqueues, and so stands on this module
-
         enqueue_callbacks(driver, list(ended))
 
 

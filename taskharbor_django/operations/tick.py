@@ -30,8 +30,8 @@ from ..payload import decode_call, describe_exception, mask_text, sanitise_text
 from ..tasks import registry
 from ..timing import CatchUp, Overlap, ScheduleKind
 from ..values import JobRecord
-from .enqueue import record_of
 from .notify import notify_on_commit
+from .records import record_of
 from .storage import alias_of
 
 logger = logging.getLogger(__name__)
