@@ -60,17 +60,9 @@ class DatabaseDriver(Driver):
             return super().__new__(PostgreSQLDriver)
         return super().__new__(cls)
 
-    def __init__(
-        self,
-        using: str | None = None,
-        on_end: OnEnd | None = None,
-        on_revive: OnEnd | None = None,
-        on_discard: OnEnd | None = None,
-    ) -> None:
+    def __init__(self, using: str | None = None, on_end: OnEnd | None = None) -> None:
         self.using = _alias(using)
         self.on_end = on_end
-        self.on_revive = on_revive
-        self.on_discard = on_discard
         self.on_reclaim: Callable[[int], None] | None = None  # told how many, after the commit
 
     @property
@@ -292,15 +284,9 @@ class DatabaseDriver(Driver):
 
     def report_ends(self, ended: Sequence[Stored]) -> None:
         """Tell the app, in this transaction, which jobs that somebody follows have ended."""
-        _tell(self.on_end, ended)
-
-    def report_revived(self, revived: Sequence[Stored]) -> None:
-        """Tell the app, in this transaction, which of those jobs had been dead and live again."""
-        _tell(self.on_revive, revived)
-
-    def report_discarded(self, discarded: Sequence[Stored]) -> None:
-        """Tell the app, in this transaction, which of those dead jobs will never live again."""
-        _tell(self.on_discard, discarded)
+        followed = [job.id for job in ended if job.followed]
+        if self.on_end is not None and followed:
+            self.on_end(followed)
 
     @contextlib.contextmanager
     def atomic(self) -> Iterator[None]:
@@ -370,12 +356,6 @@ class DatabaseDriver(Driver):
             cursor.execute(f"SELECT {clock.now}")
             read: datetime = cursor.fetchone()[0]
         return read if read.tzinfo else read.replace(tzinfo=UTC)
-
-
-def _tell(listener: OnEnd | None, jobs: Sequence[Stored]) -> None:
-    followed = [job.id for job in jobs if job.followed]
-    if listener is not None and followed:
-        listener(followed)
 
 
 def _alias(using: str | None) -> str:

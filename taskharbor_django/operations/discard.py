@@ -22,6 +22,7 @@ from ..models import Job
 from ..signals import tell_on_commit
 from .batches import Batch, Left, Moved, counted, in_batches
 from .letters import close_letters
+from .revive import discard_below
 from .selection import Which
 from .terms import check_remark
 
@@ -63,5 +64,6 @@ def give_up(
     jobs = Job.objects.using(driver.using).filter(pk__in=ids)
     jobs.update(state=JobState.CANCELLED.value, lease=None, updated_at=now)
     close_letters(driver, ids, now, by=by, note=note)
-    driver.report_discarded(dead)
+    if followed := [job.id for job in dead if job.followed]:
+        discard_below(driver, followed)
     tell_on_commit(Verb.DISCARD, driver.using, dead, JobState.CANCELLED.value)

@@ -1,4 +1,4 @@
-"""Who hears, in the transaction that moves them, of jobs that somebody follows."""
+"""Who hears, in the transaction that ends them, of jobs that somebody follows."""
 
 from __future__ import annotations
 
@@ -8,20 +8,9 @@ from uuid import UUID
 from ..drivers import DatabaseDriver
 from .advance import advance
 from .callback import enqueue_callbacks
-from .revive import discard_below, revive
 
 
 def ended(driver: DatabaseDriver, ids: Sequence[UUID]) -> None:
     """Tell of ends; those that ended with them are told of, too."""
     too = advance(driver, ids)
     enqueue_callbacks(driver, [*ids, *too])
-
-
-def revived(driver: DatabaseDriver, ids: Sequence[UUID]) -> None:
-    """Tell of dead jobs that were requeued."""
-    revive(driver, ids)
-
-
-def discarded(driver: DatabaseDriver, ids: Sequence[UUID]) -> None:
-    """Tell of dead jobs that will never be."""
-    discard_below(driver, ids)

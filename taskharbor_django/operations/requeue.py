@@ -23,6 +23,7 @@ from ..values import as_duration
 from .batches import Batch, Left, Moved, counted, in_batches
 from .letters import close_letters, erased_among, open_letters
 from .notify import notify_on_commit
+from .revive import revive
 from .selection import Which
 from .terms import attempts_of, check_remark, check_terms, lifetime_of
 
@@ -84,7 +85,8 @@ def _requeue(batch: Batch, *, wish: _Wish) -> Moved:
         changes = {job.id: _changes(job, more, wish, now) for job, more in revived}
         driver.write(changes)
         close_letters(driver, list(changes), now, by=wish.by, note=wish.note)
-        driver.report_revived([job for job, _ in revived])
+        if followed := [job.id for job, _ in revived if job.followed]:
+            revive(driver, followed)
         tell_on_commit(
             Verb.REQUEUE,
             driver.using,

@@ -11,6 +11,7 @@ from django.dispatch import receiver
 from ..conf import get_settings
 from ..drivers import DatabaseDriver
 from ..models import Job
+from . import followers
 
 
 def alias_of(queue: str) -> str:
@@ -32,12 +33,8 @@ def aliases() -> list[str]:
 @cache
 def driver_for(using: str) -> DatabaseDriver:
     """The one driver of an alias, which tells the app what has ended."""
-    from . import followers  # they are verbs, and stand on this module
-
     driver = DatabaseDriver(using)
     driver.on_end = partial(followers.ended, driver)
-    driver.on_revive = partial(followers.revived, driver)
-    driver.on_discard = partial(followers.discarded, driver)
     return driver
 
 

@@ -6,14 +6,14 @@ from uuid import uuid4
 import pytest
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import AnonymousUser
-from django.db import transaction
+from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
 
 from taskharbor_django import JobHandle, Selection, discard, pause, replay, requeue
-from taskharbor_django.drivers import DatabaseDriver
 from taskharbor_django.exceptions import InvalidJob
 from taskharbor_django.failpoints import armed
 from taskharbor_django.lifecycle import OutcomeKind
-from taskharbor_django.models import DeadLetter, IdempotencyKey, Job
+from taskharbor_django.models import DeadLetter, Dependency, IdempotencyKey, Job
 from taskharbor_django.operations import Moved, erase
 from taskharbor_django.operations.storage import driver_for
 from taskharbor_django.values import FailureUpdate, Outcome
@@ -356,22 +356,26 @@ def test_erased_arguments_are_never_run(db, verb):
 
 
 @pytest.mark.parametrize(
-    ("verb", "listener"),
-    [(requeue, "on_revive"), (discard, "on_discard"), (replay, "on_discard")],
+    ("verb", "state"), [(requeue, "blocked"), (discard, "cancelled"), (replay, "cancelled")]
 )
-def test_who_follows_a_job_is_told_in_the_same_transaction(db, monkeypatch, verb, listener):
-    told = []
-    monkeypatch.setattr(driver_for("default"), listener, told.append)
-    followed, plain = job_in("dead", has_dependents=True), job_in("dead")
-    verb([plain.pk])
-    assert told == []
-    verb([followed.pk])
-    assert told == [[followed.pk]]
+def test_who_died_with_a_job_is_moved_with_it(transactional_db, verb, state):
+    job = add.using(max_attempts=1).enqueue(1, 2)
+    dependent = Job.objects.get(pk=add.using(after=job).enqueue(1, 2).id)
+    bury(hold(job))
+    with undone():
+        verb([job.id])
+        dependent.refresh_from_db()
+        assert dependent.state == state
+    dependent.refresh_from_db()
+    assert dependent.state == "dead"
 
 
-def test_listeners_are_given_to_a_driver():
-    driver = DatabaseDriver("default", print, repr, str)
-    assert (driver.on_end, driver.on_revive, driver.on_discard) == (print, repr, str)
+@pytest.mark.parametrize("verb", VERBS)
+def test_who_depends_on_a_job_that_nobody_follows_is_not_looked_for(db, verb):
+    job = job_in("dead")
+    with CaptureQueriesContext(connection) as asked:
+        assert verb([job.pk]).moved == 1
+    assert not [it["sql"] for it in asked if Dependency._meta.db_table in it["sql"]]
 
 
 # -- a filter -----------------------------------------------------------------------------------
