@@ -12,10 +12,10 @@ import threading
 from ..clock import steady
 from .holdings import Running
 from .processes import LOOK_EACH, Child, Guard
+from .trouble import Pause
 
 IDLE_FOR = 60.0
 GOODBYE = 2.0
-FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
 
 
 class Nursery:
@@ -27,7 +27,7 @@ class Nursery:
         self._living: dict[Child, Running | None] = {}
         self._idle: list[Child] = []  # the one used last comes last
         self._guard = Guard(farewell)
-        self._failed_starts = 0
+        self._pause = Pause()
         self._closing = threading.Event()
         self._housekeeper: threading.Thread | None = None
 
@@ -53,9 +53,7 @@ class Nursery:
 
     def _may_start(self, running: Running) -> bool:
         """Pause after starts that failed, longer each time; False when the job is to stop."""
-        until = steady()
-        if self._failed_starts:
-            until += min(FIRST_PAUSE * 2**self._failed_starts, LONGEST_PAUSE)
+        until = steady() + self._pause.seconds
         while not self._closing.is_set() and not (running.context and running.context.cancelled):
             if steady() >= until:
                 return True
@@ -66,7 +64,7 @@ class Nursery:
         try:
             child = Child()
         except OSError:
-            self._failed_starts += 1
+            self._pause.grow()
             raise
         with self._lock:
             self._give(child, running)
@@ -91,7 +89,7 @@ class Nursery:
         """Keep it for the next job, unless it was killed just when this one was done."""
         with self._lock:
             self._living[child] = None
-            self._failed_starts = 0
+            self._pause.end()
             usable = not child.killed and not self._closing.is_set()
             if usable:
                 child.idle_since = steady()
@@ -104,8 +102,10 @@ class Nursery:
         """End what is left of it; return how it ended."""
         status = child.reap()
         with self._lock:
-            if not child.killed:
-                self._failed_starts = 0 if child.ready else self._failed_starts + 1
+            if child.ready:
+                self._pause.end()
+            elif not child.killed:
+                self._pause.grow()
             self._living.pop(child, None)
             self._guard.hold(living.pid for living in self._living)
             self._dismiss_guard()

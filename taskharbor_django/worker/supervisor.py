@@ -30,14 +30,13 @@ from ..operations.workers import stop_worker
 from .farewell import FINISHED, MAKES_WAY, Farewell
 from .lines import Lines
 from .stop_signals import MARGIN, STUCK
-from .trouble import Trouble, disconnect
+from .trouble import FIRST_PAUSE, LONGEST_PAUSE, Pause, Trouble, disconnect
 
 logger = logging.getLogger(__name__)
 
 ENVIRONMENT = "TASKHARBOR_SUPERVISED"
 
 LOOK_EACH = 0.2
-FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
 GOOD_LIFE = 60.0
 LAST_WORDS = 5.0
 
@@ -76,8 +75,7 @@ class Child:
         self.farewell: Farewell
         self.finished = False
         self.due = 0.0
-        self._longest_pause = longest_pause
-        self._pause = 0.0
+        self._pause = Pause(longest_pause, jitter=0.0)  # the log says exactly when
         self._started = 0.0
 
     def start(self, command: Sequence[str], pipe: int) -> None:
@@ -106,15 +104,15 @@ class Child:
 
     def replaced(self) -> None:
         # Never in a hot loop, also when it wanted to be replaced as soon as it was there.
-        self.due, self._pause = self._started + FIRST_PAUSE, 0.0
+        self.due = self._started + FIRST_PAUSE
+        self._pause.end()
 
     def died(self) -> float:
         """Let the next wait, longer each time, unless this one had lived well; return how long."""
         if steady() - self._started >= GOOD_LIFE:
-            self._pause = 0.0
-        self._pause = min(max(FIRST_PAUSE, self._pause * 2), self._longest_pause)
-        self.due = steady() + self._pause
-        return self._pause
+            self._pause.end()
+        self.due = steady() + self._pause.grow()
+        return self._pause.seconds
 
     def kill(self) -> None:
         """Kill it with all that it started and that stayed in its group."""

@@ -4,14 +4,37 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import random
+from datetime import timedelta
 
 from django.db import Error as DatabaseTrouble
 from django.db import connections
 
+from ..backoff import Backoff
+
 logger = logging.getLogger(__name__)
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
+JITTER = 0.25
+
+
+class Pause:
+    """How long to leave alone what has failed: longer each time, until it goes well again."""
+
+    def __init__(self, longest: float = LONGEST_PAUSE, *, jitter: float = JITTER) -> None:
+        first, most = timedelta(seconds=FIRST_PAUSE), timedelta(seconds=longest)
+        self._backoff = Backoff(initial=first, maximum=most, jitter=jitter)
+        self._failures = 0
+        self.seconds = 0.0
+
+    def grow(self) -> float:
+        """Note a failure; return how long to pause."""
+        self._failures += 1
+        self.seconds = self._backoff.delay(self._failures).total_seconds()
+        return self.seconds
+
+    def end(self) -> None:
+        """Note a success."""
+        self._failures, self.seconds = 0, 0.0
 
 
 class Trouble:
@@ -19,25 +42,23 @@ class Trouble:
 
     def __init__(self, part: str) -> None:
         self._part = part
-        self._pause = 0.0
+        self._pause = Pause()
 
     @property
     def lasts(self) -> bool:
-        return self._pause > 0
+        return self._pause.seconds > 0
 
     def began(self, error: BaseException) -> float:
         """Note a failure; return how long to pause."""
         with contextlib.suppress(Exception):  # a part that tries again must not end by its log
             self._tell(error)
-        self._pause = min(max(FIRST_PAUSE, self._pause * 2), LONGEST_PAUSE)
-        jitter = random.uniform(0.75, 1.25)  # noqa: S311  not a secret
-        return min(self._pause * jitter, LONGEST_PAUSE)
+        return self._pause.grow()
 
     def ended(self) -> bool:
         """Note a success; say whether it is the first one after a failure."""
         if not self.lasts:
             return False
-        self._pause = 0.0
+        self._pause.end()
         with contextlib.suppress(Exception):
             logger.info("%s: the database is back", self._part, extra={"part": self._part})
         return True

@@ -22,7 +22,7 @@ from taskharbor_django.exceptions import JobLocked, LeaseMismatch
 from taskharbor_django.lifecycle import DeadReason, FailureCategory, OutcomeKind, Priority
 from taskharbor_django.payload import decode_value, encode_call
 from taskharbor_django.values import FailureUpdate, Outcome
-from taskharbor_django.worker import executor, guard, isolation, nursery, processes, reports
+from taskharbor_django.worker import executor, guard, isolation, processes, reports, trouble
 from taskharbor_django.worker.holdings import LEASE_LOST, Holdings
 from taskharbor_django.worker.isolation import Children
 from taskharbor_django.worker.messages import (
@@ -433,8 +433,13 @@ def test_an_idle_child_that_was_killed_is_replaced(home):
     assert not lives(pid)
 
 
+def pause_after_failed_starts(home, seconds, monkeypatch):
+    monkeypatch.setattr(trouble, "FIRST_PAUSE", seconds)
+    monkeypatch.setattr(home.children._nursery, "_pause", trouble.Pause(longest=1000))
+
+
 def test_a_project_that_cannot_be_loaded_fails_the_job_and_says_why(home, monkeypatch):
-    monkeypatch.setattr(nursery, "FIRST_PAUSE", 0.01)
+    pause_after_failed_starts(home, 0.01, monkeypatch)
     with monkeypatch.context() as patch:
         patch.setenv("DJANGO_SETTINGS_MODULE", "no.such_settings")
         for _ in range(2):
@@ -455,8 +460,7 @@ def test_an_interpreter_that_is_not_there_fails_the_job_and_says_why(home, monke
 
 def test_after_a_failed_start_the_next_waits_but_not_for_a_job_that_is_to_stop(home, monkeypatch):
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
-    monkeypatch.setattr(nursery, "FIRST_PAUSE", 1000)
-    monkeypatch.setattr(nursery, "LONGEST_PAUSE", 1000)
+    pause_after_failed_starts(home, 1000, monkeypatch)
     home.run(tasks.give_pid)
     waiting = [home.start(tasks.give_pid) for _ in range(2)]
     assert not any(outcome.done() for _, outcome in waiting)

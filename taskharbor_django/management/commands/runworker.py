@@ -19,7 +19,8 @@ from django.utils import autoreload
 from ...worker import banner
 from ...worker.farewell import FINISHED, MAKES_WAY, say
 from ...worker.stop_signals import MARGIN, STOP, StopSignals
-from ...worker.supervisor import LONGEST_PAUSE, Supervised, Supervisor
+from ...worker.supervisor import Supervised, Supervisor
+from ...worker.trouble import LONGEST_PAUSE
 from ...worker.worker import Worker
 from .. import arguments, tables
 from ..arguments import Plan
