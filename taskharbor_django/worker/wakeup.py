@@ -18,11 +18,11 @@ from django.db import connections
 
 from ..operations.notify import CHANNEL
 from .lines import Lines
+from .trouble import Pause
 
 logger = logging.getLogger(__name__)
 
 LISTEN_FOR = 5.0
-FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
 
 
 class Wakeup:
@@ -35,7 +35,7 @@ class Wakeup:
         self._stopping = threading.Event()
         self._doubted = False
         self._listener: threading.Thread | None = None
-        self._pause = FIRST_PAUSE
+        self._pause = Pause()
         if listen and connections[using].vendor == "postgresql":
             self._listener = threading.Thread(
                 target=self._listen, args=(using,), name="taskharbor-listener", daemon=True
@@ -77,8 +77,7 @@ class Wakeup:
         while not self._stopping.is_set():
             with contextlib.suppress(Exception):  # polling goes on; the next turn tries again
                 self._listen_once(using)
-            self._stopping.wait(self._pause)
-            self._pause = min(self._pause * 2, LONGEST_PAUSE)
+            self._stopping.wait(self._pause.grow())
 
     def _listen_once(self, using: str) -> None:
         wrapper: Any = connections[using].copy()
@@ -88,7 +87,7 @@ class Wakeup:
         try:
             with self._lines.waiting(wrapper=wrapper):
                 connection = self._connect(wrapper)
-            self._pause = FIRST_PAUSE
+            self._pause.end()
             self._names.append("")  # what was sent before this is found by looking
             self._event.set()
             while not (self._stopping.is_set() or self._doubted):
