@@ -63,9 +63,12 @@ class Presence:
         """Say that the process lives, add up statistics, and hear what is asked of it."""
         driver, worker = self._worker.driver, self._worker
         self._write_counts()
-        busy = len(worker.threads.busy) + len(worker.coroutines.busy)
         asked = workers.beat_worker(
-            driver, self._options.id, now=worker.clock.now(), busy=busy, memory_bytes=memory()
+            driver,
+            self._options.id,
+            now=worker.clock.now(),
+            busy=worker.slots.busy,
+            memory_bytes=memory(),
         )
         worker.quiet = bool(asked)
         if asked == "stop":

@@ -22,7 +22,7 @@ from taskharbor_django.lifecycle import AttemptEnd, DeadReason, JobState
 from taskharbor_django.models import Attempt, DeadLetter, Job, Lease, QueueMinute, Worker
 from taskharbor_django.operations.workers import ask_workers
 from taskharbor_django.values import JobRecord, Rejection
-from taskharbor_django.worker import async_pool, pools
+from taskharbor_django.worker import async_pool, loop, pools
 from taskharbor_django.worker import completer as completer_module
 from taskharbor_django.worker import connections as worker_connections
 from taskharbor_django.worker import worker as worker_module
@@ -153,7 +153,7 @@ def test_the_session_of_a_thread_that_was_left_behind_is_cut(eventually):
     with working(threads=2, stubborn_after=0.2) as worker:
         eventually(lambda: tasks.seen["stuck"])
         assert not is_unlocked("account")
-        (thread,) = [it for it in worker.threads._threads if it.ident == tasks.seen["stuck"][0]]
+        thread = thread_of(worker, tasks.seen["stuck"][0])
         assert handle.wait(20).state == JobState.DEAD
         eventually(lambda: is_unlocked("account"))
         tasks.gates["stuck"].set()
@@ -169,7 +169,7 @@ def test_the_query_of_a_thread_that_was_left_behind_is_ended(eventually):
     try:
         with working(threads=2, stubborn_after=0.2) as worker:
             eventually(lambda: tasks.seen["stuck"])
-            (thread,) = [it for it in worker.threads._threads if it.ident == tasks.seen["stuck"][0]]
+            thread = thread_of(worker, tasks.seen["stuck"][0])
             assert handle.wait(20).state == JobState.DEAD
             thread.join(20)
             assert not thread.is_alive()
@@ -177,6 +177,11 @@ def test_the_query_of_a_thread_that_was_left_behind_is_ended(eventually):
         with contextlib.suppress(sqlite3.ProgrammingError):  # closed, as it should be
             tasks.seen["session"][0].interrupt()
     assert Attempt.objects.get(job=handle.id).category == "timeout"
+
+
+def thread_of(worker, ident):
+    (thread,) = [it for it in worker.slots.threads._threads if it.ident == ident]
+    return thread
 
 
 def is_unlocked(name):
@@ -245,7 +250,7 @@ def test_an_atomic_task_whose_token_was_taken_away_writes_nothing(eventually):
     handle = tasks.book.enqueue("a", 1)
     with armed("atomic.called", lambda: in_other_thread(take_away)), working() as worker:
         eventually(lambda: handle.refresh().state == JobState.CANCELLED)
-        eventually(lambda: not worker.threads.busy)
+        eventually(lambda: not worker.slots.threads.busy)
     assert not Ledger.objects.exists()
     assert handle.refresh().state == JobState.CANCELLED
 
@@ -310,7 +315,7 @@ def test_jobs_that_wait_for_a_slot_are_heartbeated_too(eventually):
                 > first + timedelta(seconds=1.5)
             )
         )
-        worker.threads.put(worker.holdings.under(reserved[0].lease.token))
+        worker.slots.threads.put(worker.holdings.under(reserved[0].lease.token))
         tasks.gates["gate"].set()
         assert extra.wait(20).state == JobState.DONE
         for handle in handles:
@@ -320,7 +325,7 @@ def test_jobs_that_wait_for_a_slot_are_heartbeated_too(eventually):
 
 def test_the_lease_of_a_job_in_the_line_is_renewed(eventually, monkeypatch):
     """No thread has looked at it yet, and until one does it is held all the same."""
-    monkeypatch.setattr(worker_module, "WAITED_TOO_LONG", 60.0)
+    monkeypatch.setattr(loop, "WAITED_TOO_LONG", 60.0)
     running = tasks.hold.enqueue("gate")
     with working(threads=1, heartbeat=timedelta(seconds=0.2)) as worker:
         eventually(lambda: tasks.seen["gate"])
@@ -330,7 +335,7 @@ def test_the_lease_of_a_job_in_the_line_is_renewed(eventually, monkeypatch):
         worker._take_on([reserved], valid_until)
         lease = reserved.lease
         eventually(lambda: Lease.objects.get(pk=lease.token).expires_at > lease.expires_at)
-        assert len(worker.threads.line) == 1
+        assert len(worker.slots.threads.line) == 1
         tasks.gates["gate"].set()
         assert waiting.wait(20).state == JobState.DONE
     assert facts(waiting) == facts(running) == ("done", 1, 0, 0)
@@ -362,8 +367,8 @@ def test_while_outcomes_cannot_be_settled_no_more_is_reserved_than_a_few(eventua
     with working(prefetch=0) as worker:
         with worker.holdings.settling:  # which the completer waits for
             eventually(lambda: worker._unsettled() > 20)
-            eventually(lambda: worker._hungry and worker.threads.at_rest)
-            assert len(worker.holdings) <= 20 + worker.threads.size
+            eventually(lambda: worker._loop.hungry and worker.slots.threads.at_rest)
+            assert len(worker.holdings) <= 20 + worker.slots.threads.size
             assert Job.objects.filter(state="ready").count() >= 200
         eventually(lambda: not Job.objects.exclude(state="done").exists())
 
@@ -382,7 +387,7 @@ def test_a_lost_lease_stops_the_job_and_its_outcome_does_not_count(eventually):
             expires_at=worker.clock.now() + timedelta(hours=1),
         )
         eventually(lambda: tasks.seen["gate"][0].cancelled)
-        eventually(lambda: not worker.threads.busy)
+        eventually(lambda: not worker.slots.threads.busy)
     job = handle.refresh()
     assert (job.state, job.lease) == (JobState.INFLIGHT, taken)
 
@@ -439,8 +444,8 @@ def test_the_job_of_a_dead_worker_runs_in_quarantine_and_its_loss_is_written_dow
     driver.reserve("default", now=driver.now(), lease_for=timedelta(microseconds=1))
     ran = []
     with working(max_lease_losses=3) as worker:
-        isolated = worker.threads._isolated
-        worker.threads._isolated = lambda *run: ran.append(run[0]) or isolated(*run)
+        isolated = worker.slots.threads._isolated
+        worker.slots.threads._isolated = lambda *run: ran.append(run[0]) or isolated(*run)
         assert handle.wait(60).state == JobState.DONE
     assert facts(handle) == ("done", 2, 0, 1)
     assert [each.job_id for each in ran] == [handle.id]
@@ -476,7 +481,7 @@ def test_a_forced_cancel_ends_at_once_and_stops_the_handler(eventually):
         eventually(lambda: tasks.seen["gate"])
         handle.cancel(force=True)
         assert handle.refresh().state == JobState.CANCELLED
-        eventually(lambda: not worker.threads.busy)
+        eventually(lambda: not worker.slots.threads.busy)
     assert facts(handle) == ("cancelled", 1, 0, 0)
 
 
@@ -500,7 +505,7 @@ def test_a_shutdown_gives_back_what_had_not_started_as_if_it_had_never_been_rese
         reserved = worker.driver.reserve(
             "default", now=worker.clock.now(), lease_for=timedelta(seconds=30)
         )
-        worker.threads.put(worker.holdings.add(reserved, steady() + 30))
+        worker.slots.threads.put(worker.holdings.add(reserved, steady() + 30))
     assert sorted(facts(handle) for handle in handles) == [("ready", 0, 0, 0), ("ready", 1, 0, 0)]
 
 
@@ -549,7 +554,7 @@ def test_the_job_of_a_handler_that_will_not_stop_is_released_as_the_last_act(
 
     with working(grace=timedelta(0)) as worker:
         eventually(lambda: tasks.seen["stuck"])
-        note(worker.threads, "threads")
+        note(worker.slots.threads, "threads")
         note(worker._heartbeat, "heartbeat")
     held = (JobState.INFLIGHT, JobState.INFLIGHT)
     assert seen == {"threads": held, "heartbeat": held}
@@ -715,7 +720,7 @@ def test_a_connection_that_died_is_replaced_for_all_coroutines_of_a_batch():
             with transaction.atomic():
                 after = [tasks.abackend.enqueue() for _ in range(4)]
             assert [handle.wait(20).state for handle in after] == ["done"] * 4
-            assert worker.coroutines.busy == set()
+            assert worker.slots.coroutines.busy == set()
     assert {facts(handle) for handle in after} == {("done", 1, 0, 0)}
 
 
