@@ -10,39 +10,33 @@ Repeat: deadlock, lock timeout and a busy SQLite repeat the whole verb, unless t
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import Any
 from uuid import UUID, uuid4
 
 from django.db import IntegrityError, OperationalError, connections, router, transaction
-from django.db.models import Model, QuerySet
 
-from ..clock import pretended, steady
+from ..clock import steady
 from ..exceptions import DuplicateJob, JobLocked, LeaseExpired, StaleLease
 from ..failpoints import reach
 from ..lifecycle import OutcomeKind, Verb
-from ..models import Job, Lease
+from ..models import Job
 from ..signals import as_asked, tell_on_commit
 from ..values import JobRecord, Outcome, Rejection, Reservation
 from ..values import Lease as LeaseValue
 from . import claims, inserts, keys, leases, rows, settling
 from .base import Driver
 from .ends import Stored
-from .patience import Patience, patience
+from .ground import Ground
 from .reclaim import reclaim_expired, sweep_orphans
-from .transient import is_in_transaction, is_transient, repeat
+from .transient import is_transient, repeat
 
 ROWS_PER_INSERT = 500
-LOCK_WAIT = 5  # seconds
-# MariaDB counts whole seconds; 0 does not wait at all.
-SHORT_WAIT, NO_WAIT = 1, 0
 # How much of a lease may have passed when it is taken out: its end counts from the caller's `now`.
 LATEST_CLAIM, QUICK_CLAIM = 0.25, 0.25  # as a part of it; and in seconds, which always may
 
 OnEnd = Callable[[Sequence[UUID]], object]
-AnyModel = TypeVar("AnyModel", bound=Model)
 
 
 def claim_within(lease_for: timedelta) -> float:
@@ -50,7 +44,7 @@ def claim_within(lease_for: timedelta) -> float:
     return max(lease_for.total_seconds() * LATEST_CLAIM, QUICK_CLAIM)
 
 
-class DatabaseDriver(Driver):
+class DatabaseDriver(Ground, Driver):
     """Jobs in the database of one alias; on PostgreSQL this makes the set-based form."""
 
     def __new__(cls, using: str | None = None, *_: Any, **__: Any) -> DatabaseDriver:
@@ -64,10 +58,6 @@ class DatabaseDriver(Driver):
         self.using = _alias(using)
         self.on_end = on_end
         self.on_reclaim: Callable[[int], None] | None = None  # told how many, after the commit
-
-    @property
-    def connection(self) -> Any:
-        return connections[self.using]
 
     # -- enqueue ---------------------------------------------------------------------------------
 
@@ -276,7 +266,7 @@ class DatabaseDriver(Driver):
         places = ", ".join(f"{quoted[name]} = %s" for name in names)
         return f"UPDATE {table} SET {places} WHERE {quoted['id']} = %s"  # noqa: S608  names from the model, values as parameters
 
-    # -- chores and the ground they stand on -----------------------------------------------------
+    # -- chores ----------------------------------------------------------------------------------
 
     def sweep(self, *, now: datetime, max_lease_losses: int | None = None) -> int:
         self._check(now)
@@ -288,81 +278,6 @@ class DatabaseDriver(Driver):
         if self.on_end is not None and followed:
             self.on_end(followed)
 
-    @contextlib.contextmanager
-    def atomic(self) -> Iterator[None]:
-        """A transaction for a handler's statements, with SQLite's write lock from its beginning."""
-        with transaction.atomic(using=self.using):
-            if self.connection.vendor == "sqlite":
-                self._begin()
-            yield
-
-    @contextlib.contextmanager
-    def transaction(self) -> Iterator[None]:
-        """A transaction of several statements that begins with its write lock on SQLite."""
-        outermost = not is_in_transaction(self.using)
-        with transaction.atomic(using=self.using):
-            if outermost:
-                self._begin()
-            yield
-
-    def _begin(self) -> None:
-        """
-        Take SQLite's write lock, unless BEGIN IMMEDIATE has.
-
-        A transaction that reads first and writes later is refused there at once, without waiting,
-        when another has written in between.
-        """
-        if self.connection.vendor == "sqlite" and self.connection.transaction_mode != "IMMEDIATE":
-            table = self.connection.ops.quote_name(Lease._meta.db_table)
-            with self.connection.cursor() as cursor:
-                cursor.execute(f"DELETE FROM {table} WHERE 0")  # noqa: S608  name from the model
-
-    @property
-    def hurries(self) -> bool:
-        """Whether transactions can be told to wait less than usual."""
-        return self._is_mariadb
-
-    @property
-    def _is_mariadb(self) -> bool:
-        return bool(getattr(self.connection, "mysql_is_mariadb", False))
-
-    def short_waits(self) -> contextlib.AbstractContextManager[None]:
-        """Let statements inside wait for locks no longer than elsewhere; MariaDB's own is 50 s."""
-        if not self._is_mariadb:  # MySQL has no SET STATEMENT
-            return contextlib.nullcontext()
-        wrapped: contextlib.AbstractContextManager[None] = self.connection.execute_wrapper(_hurried)
-        return wrapped
-
-    def locked(self, queryset: QuerySet[AnyModel], *, key: bool = False) -> QuerySet[AnyModel]:
-        """Skip what others hold; `key` locks against deletion too, where there is a difference."""
-        return queryset.select_for_update(skip_locked=True, no_key=not key and self._no_key)
-
-    def waiting_for(self, queryset: QuerySet[AnyModel]) -> QuerySet[AnyModel]:
-        """Wait for what others hold: for people, and for what must not be left out."""
-        return queryset.select_for_update(no_key=self._no_key)
-
-    @property
-    def _no_key(self) -> bool:
-        return bool(self.connection.features.has_select_for_no_key_update)
-
-    def now(self) -> datetime:
-        """The database's time; without a server, the local clock is its clock."""
-        if (told := pretended()) is not None:
-            return told
-        clock = inserts.SERVER_CLOCKS.get(self.connection.vendor)
-        if clock is None:
-            return datetime.now(UTC)
-        with self.connection.cursor() as cursor:
-            cursor.execute(f"SELECT {clock.now}")
-            read: datetime = cursor.fetchone()[0]
-        return read if read.tzinfo else read.replace(tzinfo=UTC)
-
 
 def _alias(using: str | None) -> str:
     return using or router.db_for_write(Job)
-
-
-def _hurried(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:  # noqa: FBT001  Django's signature
-    waits = {Patience.USUAL: LOCK_WAIT, Patience.SHORT: SHORT_WAIT, Patience.NONE: NO_WAIT}
-    limit = f"SET STATEMENT innodb_lock_wait_timeout={waits[patience()]} FOR"
-    return execute(f"{limit} {sql}", params, many, context)

@@ -3,7 +3,7 @@
 import pytest
 from django.db import DatabaseError, OperationalError, connection, transaction
 
-from taskharbor_django.drivers import DatabaseDriver, postgresql
+from taskharbor_django.drivers import DatabaseDriver, ground, postgresql
 from taskharbor_django.drivers import database as database_module
 from taskharbor_django.drivers.patience import Patience, patience, unless_held
 from taskharbor_django.failpoints import armed
@@ -132,8 +132,7 @@ class TestLimits:
     def numbers(self):
         if connection.vendor == "postgresql":
             return postgresql.SHORT_TIMEOUT, postgresql.LEAST_TIMEOUT, postgresql.LOCK_TIMEOUT
-        module = database_module
-        return module.SHORT_WAIT, module.NO_WAIT, module.LOCK_WAIT
+        return ground.SHORT_WAIT, ground.NO_WAIT, ground.LOCK_WAIT
 
     def test_a_settle_waits_a_little_for_who_follows(self, driver, told):
         assert driver.settle(acks(followed(driver)), now=NOW) == []

@@ -10,7 +10,7 @@ from django.db import OperationalError, connection, transaction
 
 from taskharbor_django import chord, requeue
 from taskharbor_django.clock import DatabaseClock, steady
-from taskharbor_django.drivers import database, postgresql, transient
+from taskharbor_django.drivers import ground, postgresql, transient
 from taskharbor_django.exceptions import JobLocked, JobNotInflight
 from taskharbor_django.failpoints import armed
 from taskharbor_django.lifecycle import DeadReason, OutcomeKind, WorkflowState
@@ -41,7 +41,7 @@ def with_row_locks(test):
 def patient(monkeypatch):
     """Who is stopped by a test, or slow, is waited for: a settle leaves nothing for its next."""
     monkeypatch.setattr(postgresql, "SHORT_TIMEOUT", "20s")
-    monkeypatch.setattr(database, "SHORT_WAIT", 20)
+    monkeypatch.setattr(ground, "SHORT_WAIT", 20)
 
 
 @pytest.fixture
@@ -169,8 +169,8 @@ def finalizers_of(jobs):
 def short_waits(monkeypatch, patient):
     monkeypatch.setattr(postgresql, "LOCK_TIMEOUT", "100ms")
     monkeypatch.setattr(postgresql, "SHORT_TIMEOUT", "100ms")
-    monkeypatch.setattr(database, "LOCK_WAIT", 1)
-    monkeypatch.setattr(database, "SHORT_WAIT", 1)
+    monkeypatch.setattr(ground, "LOCK_WAIT", 1)
+    monkeypatch.setattr(ground, "SHORT_WAIT", 1)
 
 
 @with_row_locks
@@ -256,7 +256,7 @@ def patiently():
     """Let who waits as usual wait for longer than the leases of this test last."""
     with pytest.MonkeyPatch.context() as usual:
         usual.setattr(postgresql, "LOCK_TIMEOUT", "8s")
-        usual.setattr(database, "LOCK_WAIT", 8)
+        usual.setattr(ground, "LOCK_WAIT", 8)
         yield
 
 
