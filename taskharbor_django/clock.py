@@ -71,7 +71,8 @@ class DatabaseClock:
         """The time as last learnt, carried on; asks when nothing was learnt yet."""
         if self._offset is None:
             self.measure()
-        return datetime.fromtimestamp(steady() + self._offset, UTC)  # type: ignore[operator]
+            return self.now()
+        return datetime.fromtimestamp(steady() + self._offset, UTC)
 
     def measure(self) -> None:
         """Ask the database now, and again when the answer took too long to say when it was true."""

@@ -74,10 +74,6 @@ TRANSITIONS: dict[Verb, dict[JobState | None, frozenset[JobState]]] = {
 }
 
 
-def allowed(verb: Verb, before: JobState | None, after: JobState) -> bool:
-    return after in TRANSITIONS[verb].get(before, frozenset())
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rule:
     """Which columns must be empty, set, zero or above zero while a job is in a state."""

@@ -87,7 +87,8 @@ class JobRecord:
     @property
     def kin(self) -> dict[str, Any]:
         """What a driver remembers of a valid record; one and the same for all made alike."""
-        return self.__dict__.get("_kin", {})  # type: ignore[no-any-return]
+        kin: dict[str, Any] = self.__dict__.get("_kin", {})
+        return kin
 
     def alike(self, payload: bytes) -> JobRecord:
         """A new job with another payload and, but for the id, nothing else that differs."""

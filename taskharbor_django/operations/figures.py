@@ -15,7 +15,6 @@ from typing import Any, NamedTuple, TypeVar
 
 from django.db import connections
 from django.db.models import F, QuerySet, Sum, Value
-from django.utils.dateparse import parse_datetime
 
 from ..lifecycle import JobState
 from ..models import DeadLetter, Job, Lease, Queue, QueueMinute, Schedule, Worker
@@ -244,5 +243,5 @@ def _served(workers: Iterable[Worker]) -> dict[str, int]:
 
 def _aware(told: Any) -> datetime:
     """A time as a bare cursor tells it: text on SQLite, without a zone on MariaDB."""
-    at: datetime = parse_datetime(told) if isinstance(told, str) else told  # type: ignore[assignment]
+    at: datetime = datetime.fromisoformat(told) if isinstance(told, str) else told
     return at if at.tzinfo else at.replace(tzinfo=UTC)

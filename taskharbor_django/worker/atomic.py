@@ -18,7 +18,7 @@ from ..lifecycle import OutcomeKind
 from ..operations import decide
 from ..operations.additions import add
 from ..operations.storage import driver_for
-from ..values import Outcome, Rejection
+from ..values import Outcome
 from . import executor
 from .executor import Prepared
 from .holdings import Running
@@ -27,15 +27,6 @@ from .interrupts import Interruptible
 
 class NotMine(Exception):
     """Rolls the handler's writes back: its job cannot be acked."""
-
-    def __init__(self, rejection: Rejection) -> None:
-        super().__init__(str(rejection.error))
-        self.rejection = rejection
-
-
-def _require(rejections: list[Rejection]) -> None:
-    for rejection in rejections:
-        raise NotMine(rejection)
 
 
 def _add(driver: DatabaseDriver, running: Running) -> None:
@@ -56,7 +47,8 @@ def run_atomic(
             reach("atomic.called")
             outcome = executor.finished(prepared, running.reservation, value, clock.now())
             also = partial(_add, driver, running)
-            _require(driver.settle_waiting(outcome, now=clock.now(), also=also))
+            if driver.settle_waiting(outcome, now=clock.now(), also=also):
+                raise NotMine  # noqa: TRY301  on its way out it undoes the transaction
             reach("atomic.settled")
     except NotMine:
         # Nothing of the run is left, so nothing is charged; if the lease is lost, neither is this.

@@ -129,11 +129,6 @@ class Holdings:
         with self._lock:
             return list(self._leases)
 
-    def under(self, token: UUID) -> list[Running]:
-        with self._lock:
-            hold = self._leases.get(token)
-            return [] if hold is None else list(hold.jobs.values())
-
     def find(self, token: UUID, job_id: UUID) -> Running | None:
         with self._lock:
             hold = self._leases.get(token)

@@ -11,12 +11,12 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..lifecycle import OutcomeKind
 from ..operations import workers
-from ..operations.workers import Counts
 from . import banner, failures
 from .trouble import tell_fault
 
@@ -39,7 +39,7 @@ class Presence:
         self._worker = worker
         self._options = worker.options
         self._lock = threading.Lock()
-        self._counts: dict[tuple[object, str], Counter[str]] = {}
+        self._counts: dict[tuple[datetime, str], Counter[str]] = {}
         # Also those whose outcome is not stored yet; only where a limit asks for it.
         self._runs = 0
         options = worker.options
@@ -113,7 +113,7 @@ class Presence:
         with self._lock:
             counts, self._counts = self._counts, {}
         try:
-            workers.count_minutes(self._worker.driver, self._options.id, _plain(counts))
+            workers.count_minutes(self._worker.driver, self._options.id, counts)
         except Exception:
             with self._lock:
                 for key, columns in counts.items():
@@ -156,10 +156,6 @@ def _tell(running: Running, outcome: Outcome) -> None:
         failures.tell(running, outcome)
     except Exception as error:  # noqa: BLE001  others are to be told of, too
         tell_fault(logger, error, "job %s: its end could not be logged", running.job_id)
-
-
-def _plain(counts: dict[tuple[object, str], Counter[str]]) -> Counts:
-    return counts  # type: ignore[return-value]
 
 
 def memory() -> int:

@@ -54,14 +54,10 @@ class Slots:
             on_finished=on_finished,
             inputs=inputs,
         )
-        self.dispatch = Dispatch(self.threads, self.coroutines, isolate_all=options.isolate_all)
+        pools = self.threads, self.coroutines
+        self.dispatch = Dispatch(*pools, isolate_all=options.isolate_all)
         self.watch = Watch(
-            holdings,
-            self.threads,
-            self.coroutines,
-            on_stubborn,
-            on_look,
-            stubborn_after=options.stubborn_after,
+            holdings, *pools, on_stubborn, on_look, stubborn_after=options.stubborn_after
         )
 
     def start(self) -> None:

@@ -133,9 +133,6 @@ class Ground:
                 env=os.environ | settings | environment,
             )
 
-    def worker_log(self):
-        return (self.scratch / "worker.log").read_text()
-
     def remove(self):
         shutil.rmtree(self.scratch, ignore_errors=True)
 

@@ -206,7 +206,3 @@ def everything(handle):
 def counts(handle):
     job = handle.refresh()
     return job.state, job.executions, job.attempts, job.lease_losses
-
-
-def pid_of_run(history, handle, fence):
-    return next(line.pid for line in history.lines("START", handle.id) if line.fence == fence)

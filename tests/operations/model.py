@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from taskharbor_django.exceptions import JobNotFound, JobNotInflight, LeaseExpired, LeaseMismatch
-from taskharbor_django.lifecycle import ENDED, WAITING, JobState, Verb, allowed
+from taskharbor_django.lifecycle import ENDED, TRANSITIONS, WAITING, JobState, Verb
 
 LEASE = timedelta(seconds=10)
 RETENTION = LIFETIME = timedelta(days=7)
@@ -44,7 +44,7 @@ class Job:
     attempts_recorded: dict[int, str] = field(default_factory=dict)
 
     def move(self, verb: Verb, after: JobState) -> None:
-        assert allowed(verb, self.state, after), f"{verb}: {self.state} -> {after}"
+        assert after in TRANSITIONS[verb][self.state], f"{verb}: {self.state} -> {after}"
         self.state = after
 
     def end(self, verb: Verb, after: JobState, now: datetime, *, reason: str = "") -> None:

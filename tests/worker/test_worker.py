@@ -307,7 +307,7 @@ def test_jobs_that_wait_for_a_slot_are_heartbeated_too(eventually):
         from taskharbor_django.clock import steady
 
         reserved = worker.driver.reserve("default", now=now, lease_for=SHORT["lease"])
-        worker.holdings.add(reserved, steady() + 1.2)
+        waiting = worker.holdings.add(reserved, steady() + 1.2)
         first = Lease.objects.get(token=reserved[0].lease.token).expires_at
         eventually(
             lambda: (
@@ -315,7 +315,7 @@ def test_jobs_that_wait_for_a_slot_are_heartbeated_too(eventually):
                 > first + timedelta(seconds=1.5)
             )
         )
-        worker.slots.threads.put(worker.holdings.under(reserved[0].lease.token))
+        worker.slots.threads.put(waiting)
         tasks.gates["gate"].set()
         assert extra.wait(20).state == JobState.DONE
         for handle in handles:

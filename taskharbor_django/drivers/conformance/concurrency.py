@@ -141,7 +141,7 @@ class ConcurrencyRules(Harness):
 
         def work(driver: Any, number: int) -> list[Any]:
             if number:
-                return driver.reserve("elsewhere", now=end, lease_for=LEASE)  # type: ignore[no-any-return]
+                return list(driver.reserve("elsewhere", now=end, lease_for=LEASE))
             return persist(driver, [sent], end - TICK)
 
         rejected, _ = self.crowd(work, count=2)
