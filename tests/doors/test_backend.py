@@ -3,12 +3,10 @@
 import inspect
 import math
 import pickle
-import subprocess
 import sys
 import threading
 from copy import copy
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from uuid import uuid4
 
 import django
@@ -27,12 +25,12 @@ from taskharbor_django.operations.storage import driver_for
 from taskharbor_django.testing import drain as drain_here
 from taskharbor_django.values import is_rank
 from tests.operations import hold, undone
+from tests.programs import run_program
 from tests.testapp import api_tasks as tasks
 from tests.testapp import tasks as own_tasks
 from tests.testapp.models import Ledger
 from tests.worker.conftest import drain, working
 
-ROOT = Path(__file__).resolve().parents[2]
 BACKEND = "taskharbor_django.backend.TaskHarborBackend"
 DUMMY = f"{api.BaseTaskBackend.__module__.rpartition('.')[0]}.dummy.DummyBackend"
 LOGGER = api.BaseTaskBackend.__module__.removesuffix(".backends.base")
@@ -799,19 +797,6 @@ def test_a_task_of_another_backend_can_be_sent_here(settings, own_registry, monk
     assert other.using(backend="harbor").get_result(result.id) == result
 
 
-def run(program):
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", program],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 def test_it_can_be_imported_before_the_apps_are_ready():
     program = """
 from django.conf import settings
@@ -821,7 +806,7 @@ from django.apps import apps
 backend = api.task_backends["default"]
 print(type(backend) is TaskHarborBackend, apps.ready)
 """
-    assert run(program) == "True False\n"
+    assert run_program(program) == "True False\n"
 
 
 def test_without_the_api_it_says_what_is_missing(monkeypatch):

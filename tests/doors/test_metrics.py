@@ -1,10 +1,8 @@
 """What Prometheus is told."""
 
 import re
-import subprocess
 import sys
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
@@ -15,11 +13,11 @@ from taskharbor_django.models import Job, Lease, Schedule, Worker
 from taskharbor_django.operations.expire import expire
 from taskharbor_django.operations.storage import driver_for
 from tests.operations import Statements, hold
+from tests.programs import run_program
 from tests.testapp import worker_tasks
 from tests.testapp.tasks import add, report, stumble
 from tests.worker.conftest import drain
 
-ROOT = Path(__file__).resolve().parents[2]
 metrics = pytest.importorskip("taskharbor_django.metrics")
 pytestmark = pytest.mark.django_db(transaction=True)
 LINE = re.compile(r"^(taskharbor_\w+)(?:\{(.*)\})? (\S+)$", re.M)
@@ -173,17 +171,7 @@ metrics.lost.labels("default", "t").inc()
 print([line for line in metrics.generate_latest(metrics._counted()).decode().splitlines()
     if line.startswith("taskharbor_lease_losses_total")])
 """
-    said = [
-        subprocess.run(
-            [sys.executable, "-c", program],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=True,
-            env={"PATH": "", "PYTHONPATH": str(ROOT), "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)},
-        ).stdout
-        for _ in range(2)
-    ]
+    said = [run_program(program, PROMETHEUS_MULTIPROC_DIR=str(tmp_path)) for _ in range(2)]
     assert ["} 1.0" in said[0], "} 2.0" in said[1]] == [True, True]
 
 
@@ -207,8 +195,5 @@ django.setup()
 import taskharbor_django.worker.worker
 print("taskharbor_django.metrics" in sys.modules, "taskharbor_django.tracing" in sys.modules)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert done.stdout == "False False\n"
+    assert run_program(program) == "False False\n"
     assert context.carried("t", "q", None) is None

@@ -402,6 +402,7 @@ def test_a_receiver_that_does_not_return_does_not_keep_a_worker_from_ending(monk
         for _ in range(batches):
             line._put(lambda: gate.wait(30), 1)
         line.close()
+        assert line._thread.is_alive()
     gate.set()
 
 

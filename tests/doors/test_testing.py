@@ -1,9 +1,6 @@
 """The testing kit, in each style of test that a project may have."""
 
-import subprocess
-import sys
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 from django.db import IntegrityError, transaction
@@ -33,11 +30,11 @@ from taskharbor_django.testing import (
     run_inline,
     travel,
 )
+from tests.programs import ROOT, run_program
 from tests.testapp import api_tasks, worker_tasks, workflow_tasks
 from tests.testapp.models import Ledger
 from tests.testapp.tasks import aadd, add, remember, report, stumble, write
 
-ROOT = Path(__file__).resolve().parents[2]
 DAY = timedelta(days=1)
 
 in_transaction = pytest.mark.django_db
@@ -428,10 +425,7 @@ def test_the_plugin_imports_neither_django_nor_models():
         "print([m for m in sys.modules if m.partition('.')[0] == 'django'"
         " or m.startswith(('taskharbor_django.models', 'taskharbor_django.testing'))])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert done.stdout == "[]\n"
+    assert run_program(program) == "[]\n"
 
 
 def test_the_plugin_is_an_entry_point():

@@ -128,14 +128,4 @@ class MiddleServer(PostgreSQL):
         )
 
     def _connect(self):
-        import psycopg
-
-        return psycopg.connect(
-            host=str(self.socket),
-            port=self.port,
-            user=USER,
-            password=self.password,
-            dbname="postgres",
-            connect_timeout=5,
-            autocommit=True,
-        )
+        return super()._connect(str(self.socket))

@@ -3,10 +3,7 @@
 import contextlib
 import json
 import socket
-import subprocess
-import sys
 import threading
-from pathlib import Path
 
 import pytest
 from django.db import connections
@@ -14,8 +11,7 @@ from django.db.utils import ConnectionHandler
 
 from taskharbor_django.operations import enqueue as verb
 from taskharbor_django.operations.enqueue import bound_waiting
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.programs import run_program
 
 # In a process of its own: what is told to a connection stays with it.
 PROGRAM = """
@@ -77,16 +73,7 @@ def silence():
 
 def enqueue_into(port, engine, options=None, timeout=2):
     question = json.dumps([engine, port, options or {}, timeout])
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, question],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return json.loads(run_program(PROGRAM, question))
 
 
 needs_mysql = pytest.mark.mariadb  # where its client is installed

@@ -118,11 +118,11 @@ class PostgreSQL(ProcessServer):
         with self._connect() as connection:
             connection.execute(f"CREATE DATABASE {DATABASE}")
 
-    def _connect(self) -> Any:
+    def _connect(self, host: str = HOST) -> Any:
         import psycopg
 
         return psycopg.connect(
-            host=HOST,
+            host=host,
             port=self.port,
             user=USER,
             password=self.password,

@@ -4,15 +4,13 @@ import ast
 import importlib
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import taskharbor_django
+from tests.programs import run_program
 
-ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = Path(taskharbor_django.__file__).parent
 
 # What a project may import from the package itself; the rest is imported from its module.
@@ -30,17 +28,7 @@ NEEDS_MODELS = {
 
 
 def run(program, *arguments):
-    """Run a program in a Python of its own; return what it printed, as JSON."""
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", program, *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return json.loads(run_program(program, *arguments))
 
 
 @pytest.mark.parametrize("name", sorted(PUBLIC))
