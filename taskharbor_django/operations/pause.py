@@ -2,6 +2,7 @@
 pause: a queue whose jobs are not reserved for a while, or until somebody resumes it.
 
 Locks:  the queue's own row.
+Fence:  none; a claim that began before it is one from before the pause.
 Repeat: safe; the latest word counts.
 """
 

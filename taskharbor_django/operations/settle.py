@@ -1,5 +1,6 @@
 """
-settle: apply what workers report, and never let one outcome stop the others.
+settle: inflight -> done | scheduled | ready | dead | cancelled, as workers report; one outcome
+never stops the others.
 
 Locks, fence and repeat are the driver's; see drivers/settling.py.
 """

@@ -2,7 +2,8 @@
 workers: the row of a worker process, and what it did in each minute.
 
 Locks:  its own rows only; no other process writes them, but for `request`.
-Repeat: safe.
+Fence:  the id of the process's start, which is never used again.
+Repeat: safe, but for the minutes: what was counted before the error is counted again.
 """
 
 from __future__ import annotations
