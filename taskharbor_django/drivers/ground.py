@@ -7,7 +7,7 @@ Locks:  none of its own but SQLite's write lock, which its transactions begin wi
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -110,6 +110,13 @@ class Ground:
             cursor.execute(f"SELECT {clock.now}")
             read: datetime = cursor.fetchone()[0]
         return read if read.tzinfo else read.replace(tzinfo=UTC)
+
+
+def bound_connecting(connection: Any, limits: Mapping[str, int]) -> None:
+    """Give a connection that is not open yet these options, as far as it has none of its own."""
+    asked = connection.settings_dict
+    # A dict of this thread's own: the one in settings is shared with all the others.
+    connection.settings_dict = {**asked, "OPTIONS": {**limits, **asked["OPTIONS"]}}
 
 
 def _hurried(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:  # noqa: FBT001  Django's signature

@@ -16,6 +16,7 @@ from uuid import UUID
 from django.db import connections, transaction
 
 from ..conf import get_settings
+from ..drivers.ground import bound_connecting
 from ..drivers.transient import repeat
 from ..exceptions import IdempotencyConflict, InvalidWorkflow, TooManyDependencies
 from ..lifecycle import DependencyKind
@@ -187,12 +188,7 @@ def bound_waiting(using: str) -> None:
     connection = connections[using]
     if connection.connection is not None or connection.vendor not in _WAITING:
         return
-    seconds = get_settings().submission_timeout.total_seconds()
-    limits = {
-        # libpq counts whole seconds, and takes 1 as 2
-        name: max(2, int(seconds)) * scale
-        for name, scale in _WAITING[connection.vendor].items()
-    }
-    asked = connection.settings_dict
-    # A dict of this thread's own: the one in settings is shared with all the others.
-    connection.settings_dict = {**asked, "OPTIONS": {**limits, **asked["OPTIONS"]}}
+    # libpq counts whole seconds, and takes 1 as 2
+    seconds = max(2, int(get_settings().submission_timeout.total_seconds()))
+    scales = _WAITING[connection.vendor]
+    bound_connecting(connection, {name: seconds * scale for name, scale in scales.items()})

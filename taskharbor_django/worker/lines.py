@@ -21,6 +21,7 @@ from django.db import Error as DatabaseTrouble
 from django.db import OperationalError, connections
 
 from ..clock import steady
+from ..drivers.ground import bound_connecting
 from .connections import shut_socket
 from .trouble import Trouble, disconnect
 
@@ -60,7 +61,8 @@ class Lines:
             return
         wrapper = connections[self._using] if wrapper is None else wrapper
         seconds = min(max(self._silent_for * share, SHORTEST), LONGEST)
-        bound_connecting(wrapper, seconds)
+        if wrapper.connection is None and wrapper.vendor in NETWORKED:
+            bound_connecting(wrapper, {"connect_timeout": min(CONNECT, int(seconds))})
         # Or a statement that rightly takes long would never come to its end.
         seconds *= 2 ** min(self._cuts[me], MOST_DOUBLINGS)
         wait = self._waits[me] = Wait(wrapper, steady() + seconds)
@@ -112,14 +114,3 @@ def cut(wrapper: Any) -> bool:
         shut_socket(wrapper)
         return True
     return False
-
-
-def bound_connecting(wrapper: Any, seconds: float) -> None:
-    """Tell a connection that is not open yet to give up in time, unless its options say when."""
-    if wrapper.connection is not None or wrapper.vendor not in NETWORKED:
-        return
-    asked = wrapper.settings_dict
-    if "connect_timeout" not in asked["OPTIONS"]:
-        limit = {"connect_timeout": min(CONNECT, int(seconds))}
-        # A dict of this thread's own: the one in settings is shared with all the others.
-        wrapper.settings_dict = {**asked, "OPTIONS": {**limit, **asked["OPTIONS"]}}
