@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import queue
 import signal
 import subprocess
 import sys
@@ -22,15 +21,11 @@ from dataclasses import dataclass
 from typing import Self
 from uuid import uuid4
 
-from django.db import Error as DatabaseTrouble
-
 from ..clock import steady
-from ..operations.storage import driver_for
-from ..operations.workers import stop_worker
 from .farewell import FINISHED, MAKES_WAY, Farewell
-from .lines import Lines
+from .lease_ender import LAST_WORDS, LeaseEnder
 from .stop_signals import MARGIN, STUCK
-from .trouble import FIRST_PAUSE, LONGEST_PAUSE, Pause, Trouble, disconnect
+from .trouble import FIRST_PAUSE, LONGEST_PAUSE, Pause
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +33,6 @@ ENVIRONMENT = "TASKHARBOR_SUPERVISED"
 
 LOOK_EACH = 0.2
 GOOD_LIFE = 60.0
-LAST_WORDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,59 +118,6 @@ class Child:
     def __str__(self) -> str:
         pid = self.process.pid if self.process else 0
         return f"process {self.number} (pid {pid}, worker {self.worker[:8]})"
-
-
-class LeaseEnder(threading.Thread):
-    """Ends the leases of processes that died, however long the database is away."""
-
-    def __init__(self, using: str) -> None:
-        super().__init__(name="taskharbor-lease-ender", daemon=True)
-        self._using = using
-        self._dead: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self._left: set[str] = set()
-        self._closing = threading.Event()
-        self._trouble = Trouble("ending leases")
-        self.lines = Lines(using)
-        self._pause = 0.0
-
-    @property
-    def busy(self) -> bool:
-        return bool(self._left)
-
-    def end(self, worker: str) -> None:
-        self._left.add(worker)
-        self._dead.put(worker)
-
-    def close(self) -> None:
-        """Finish, but not for ever."""
-        self._closing.set()
-        self._dead.put("")
-        self.join(LAST_WORDS)
-        if self._left:
-            logger.warning("dead workers whose leases are left to expire: %d", len(self._left))
-
-    def run(self) -> None:
-        while worker := self._dead.get():
-            while not self._try(worker) and not self._closing.is_set():
-                self._closing.wait(self._pause)
-        disconnect(self._using)
-
-    def _try(self, worker: str) -> bool:
-        driver = driver_for(self._using)
-        try:
-            with self.lines.waiting():
-                now = driver.now()
-                ended = driver.expire_leases(worker, now=now)
-                stop_worker(driver, worker, now=now)
-        except DatabaseTrouble as error:
-            disconnect(self._using)
-            self._pause = self._trouble.began(error)
-            return False
-        self._trouble.ended()
-        self._left.discard(worker)
-        facts = {"worker": worker, "leases": ended}
-        logger.info("leases ended of the dead worker %s: %d", worker[:8], ended, extra=facts)
-        return True
 
 
 class Supervisor:

@@ -12,14 +12,14 @@ import pytest
 from django.db import OperationalError, connection, transaction
 
 from taskharbor_django.models import Job, Lease, Worker
-from taskharbor_django.worker import farewell, guard
+from taskharbor_django.worker import farewell, guard, lease_ender
 from taskharbor_django.worker import supervisor as module
 from taskharbor_django.worker.farewell import FINISHED, GUARDED, MAKES_WAY, Farewell, say
 from taskharbor_django.worker.guard import CHILDREN_GONE
+from taskharbor_django.worker.lease_ender import LeaseEnder
 from taskharbor_django.worker.supervisor import (
     ENVIRONMENT,
     Child,
-    LeaseEnder,
     Supervised,
     Supervisor,
     describe,
@@ -305,9 +305,9 @@ class Driver:
 @pytest.fixture
 def driver(monkeypatch):
     driver = Driver(failures=2)
-    monkeypatch.setattr(module, "driver_for", Mock(return_value=driver))
-    monkeypatch.setattr(module, "stop_worker", Mock())
-    monkeypatch.setattr(module, "disconnect", Mock())
+    monkeypatch.setattr(lease_ender, "driver_for", Mock(return_value=driver))
+    monkeypatch.setattr(lease_ender, "stop_worker", Mock())
+    monkeypatch.setattr(lease_ender, "disconnect", Mock())
     return driver
 
 
