@@ -9,9 +9,10 @@ from taskharbor_django.clock import LocalClock
 from taskharbor_django.lifecycle import OutcomeKind
 from taskharbor_django.values import Outcome
 from taskharbor_django.worker import serving
+from taskharbor_django.worker.child_run import Run
 from taskharbor_django.worker.holdings import Running
 from taskharbor_django.worker.messages import ChannelClosed
-from taskharbor_django.worker.serving import Run, Serving
+from taskharbor_django.worker.serving import Serving
 from tests.operations import hold
 from tests.testapp.worker_tasks import stepwise
 
@@ -27,7 +28,7 @@ def test_a_handler_that_asks_a_worker_that_is_gone_gives_its_job_back():
     # Nobody has told the run yet: that the channel is closed is seen by the handler first.
     run = Run(ClosedChannel(), 1, Running(reservation), "default")
     clock = LocalClock()
-    outcome = run.call_safely(clock.now(), "default", clock)
+    outcome = run.call_safely(clock.now(), clock)
     assert outcome.kind == OutcomeKind.RELEASE
 
 
