@@ -121,7 +121,7 @@ def changes(held: Held, outcome: Outcome, now: datetime) -> Changes:
     if outcome.kind in _GIVES_BACK and state != JobState.CANCELLED:
         made |= _place_in_line(outcome, now)
     if outcome.kind == OutcomeKind.RELEASE:
-        made |= _given_back(held, outcome)
+        made |= _released(held, outcome)
     return made
 
 
@@ -145,7 +145,7 @@ def _place_in_line(outcome: Outcome, now: datetime) -> Changes:
     return {"run_at": outcome.run_at, "available_at": outcome.run_at}
 
 
-def _given_back(held: Held, outcome: Outcome) -> Changes:
+def _released(held: Held, outcome: Outcome) -> Changes:
     """An execution that never started was none."""
     return {
         "executions": held.executions - (outcome.started_at is None),

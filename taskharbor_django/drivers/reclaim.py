@@ -68,7 +68,7 @@ def _reclaim(
         reach("reclaim.leases_locked")
         seen = _inflight_of(driver, workers)
         jobs, others = _divided(driver, seen, max_lease_losses, told)
-        _take_back(driver, jobs, workers, now, max_lease_losses)
+        _reclaim_locked(driver, jobs, workers, now, max_lease_losses)
         reach("reclaim.jobs_moved")
         _remove(driver, _empty(driver, list(workers)))
     return len(jobs), others
@@ -121,7 +121,7 @@ def _sweep(
         present = set(leases.values_list("token", flat=True))
         orphans = [job for job in locked if job.lease not in present]
         taken, others = _divided(driver, orphans, max_lease_losses, told)
-        _take_back(driver, taken, {}, now, max_lease_losses)
+        _reclaim_locked(driver, taken, {}, now, max_lease_losses)
         reach("sweep.jobs_moved")
         _remove(driver, _oldest_empty(driver))
         _remove_notices(driver, now)
@@ -144,7 +144,7 @@ def _oldest_empty(driver: DatabaseDriver) -> list[UUID]:
     return list(driver.locked(empty, key=True).values_list("pk", flat=True))
 
 
-def _take_back(
+def _reclaim_locked(
     driver: DatabaseDriver,
     jobs: list[Stored],
     workers: dict[UUID, str],

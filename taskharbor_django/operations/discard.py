@@ -48,7 +48,7 @@ def _discard(batch: Batch, *, by: Any, note: str) -> Moved:
         reach("discard.locked")
         dead = [job for job, _ in found if is_dead(job)]
         why |= {job.id: Left.NOT_DEAD for job, _ in found if not is_dead(job)}
-        give_up(batch.driver, dead, batch.driver.now(), by=by, note=note)
+        discard_locked(batch.driver, dead, batch.driver.now(), by=by, note=note)
     return Moved(moved=len(dead), left=counted(why))
 
 
@@ -56,7 +56,7 @@ def is_dead(job: Stored) -> bool:
     return JobState(job.state) in TRANSITIONS[Verb.DISCARD]
 
 
-def give_up(
+def discard_locked(
     driver: DatabaseDriver, dead: Sequence[Stored], now: datetime, *, by: Any, note: str
 ) -> None:
     """Cancel locked dead jobs, without a token, and close their letters."""

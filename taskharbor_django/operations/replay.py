@@ -21,7 +21,7 @@ from ..failpoints import reach
 from ..payload import ERASED, digest
 from ..values import JobRecord
 from .batches import Batch, Left, Moved, counted, in_batches
-from .discard import give_up, is_dead
+from .discard import discard_locked, is_dead
 from .notify import notify_on_commit
 from .selection import Selection, Which, several
 from .terms import attempts_of, check_remark, check_terms, lifetime_of
@@ -84,7 +84,7 @@ def _replay(
         why |= {old: Left.KEY_USED for old, record in records.items() if record.id not in made}
         replayed = [job for job, _ in found if job.id not in why]
         if not keep:
-            give_up(driver, replayed, driver.now(), by=by, note=note)
+            discard_locked(driver, replayed, driver.now(), by=by, note=note)
         notify_on_commit({queue or job.queue for job in replayed}, driver.using)
     return Moved(moved=len(replayed), left=counted(why), made=tuple(made))
 

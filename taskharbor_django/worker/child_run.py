@@ -104,7 +104,7 @@ class Run:
         for answers in list(self._answers.values()):
             answers.put({"error": {"class": "CancelRequested", "text": "The worker is gone."}})
 
-    def given_back(self) -> Outcome:
+    def released(self) -> Outcome:
         started_at = self.running.started_at
         return decide.outcome(OutcomeKind.RELEASE, self._reservation, started_at=started_at)
 

@@ -19,7 +19,7 @@ from .holdings import Running
 logger = logging.getLogger(__name__)
 
 
-def give_back(
+def release_rest(
     driver: DatabaseDriver,
     held: Sequence[Running],
     known: Mapping[Running, Outcome],

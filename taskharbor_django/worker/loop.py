@@ -35,7 +35,7 @@ class Loop:
         scheduler: Scheduler,
         wakeup: Wakeup,
         may_reserve: Callable[[], bool],
-        give_back: Callable[[Iterable[Running]], None],
+        release: Callable[[Iterable[Running]], None],
     ) -> None:
         self._options = options
         self._appetite = appetite
@@ -45,7 +45,7 @@ class Loop:
         self._scheduler = scheduler
         self._wakeup = wakeup
         self._may_reserve = may_reserve
-        self._give_back = give_back
+        self._release = release
         self.stopping = False
         self.hungry = False  # it waits for a slot
 
@@ -60,7 +60,7 @@ class Loop:
 
     def run(self) -> None:
         while not self.stopping:
-            self._give_back_late()
+            self._release_late()
             self._scheduler.turn()
             wanted = self._wanted()
             if not wanted:
@@ -72,11 +72,11 @@ class Loop:
                 self._wait(pause)
             self.hungry = False
 
-    def _give_back_late(self) -> None:
+    def _release_late(self) -> None:
         """What waited a second for a slot may run sooner elsewhere."""
         if late := self._dispatch.take_back(waited=WAITED_TOO_LONG):
             self._appetite.waited_too_long()
-            self._give_back(late)
+            self._release(late)
 
     def _wanted(self) -> int:
         if not self._may_reserve():

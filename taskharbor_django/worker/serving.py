@@ -95,7 +95,7 @@ class Serving:
         try:
             self._hear_all()
         except ChannelClosed:
-            self._give_back()
+            self._release()
         except BaseException:  # noqa: BLE001  a child that does not listen must not live on
             traceback.print_exc()
             os._exit(FAULT)
@@ -115,7 +115,7 @@ class Serving:
             elif run is not None and message["number"] == run.number:
                 run.hear(message)
 
-    def _give_back(self) -> None:
+    def _release(self) -> None:
         """
         The worker is gone: stop the handler, and let the main thread settle and leave.
 
@@ -130,7 +130,7 @@ class Serving:
                 run.stop()
             time.sleep(LOOK_EACH)
         if (run := self._run) is not None:
-            self._settle(run.given_back())
+            self._settle(run.released())
         os._exit(1)
 
     def _settle(self, outcome: Outcome) -> None:

@@ -135,7 +135,7 @@ class Worker:
             scheduler=self._scheduler,
             wakeup=self._wakeup,
             may_reserve=self._may_reserve,
-            give_back=self._release,
+            release=self._release,
         )
 
     # -- from outside ----------------------------------------------------------------------------
@@ -295,7 +295,7 @@ class Worker:
         self.stragglers = not self.slots.close(UNWILLING)
         for part in self._parts:
             part.close()
-        self._give_back_rest()
+        self._release_rest()
         self._announcer.close()
         disconnect(self.options.using)
 
@@ -310,17 +310,17 @@ class Worker:
             self._wakeup.wait(min(left, 0.5))
         return True
 
-    def _give_back_rest(self) -> None:
+    def _release_rest(self) -> None:
         """The last act: nothing is held any more, as far as the database can be told."""
         with self._lines.waiting():
             now = self.clock.now()
-            given_back = last_acts.give_back(
+            settled = last_acts.release_rest(
                 self.driver,
                 self.holdings.all(),
                 self._completer.unsettled(),
                 now=now,
                 lease=self.options.lease,
             )
-            self._presence.tally.update(outcome.kind for _, outcome in given_back)
-            self._announcer.settled(given_back, now=now)
+            self._presence.tally.update(outcome.kind for _, outcome in settled)
+            self._announcer.settled(settled, now=now)
             self._presence.stop()
