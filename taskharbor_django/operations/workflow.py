@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -13,6 +13,7 @@ from asgiref.sync import sync_to_async
 from django.db.models import Count, F
 
 from ..exceptions import WorkflowNotFound
+from ..failpoints import reach
 from ..lifecycle import ENDED, DeadReason, JobState, WorkflowState
 from ..models import Dependency, Job, Workflow
 from ..models.job import JobQuerySet
@@ -100,9 +101,23 @@ class WorkflowHandle:
 
     def cancel(self, *, force: bool = False) -> Moved:
         """Cancel what waits, and ask what runs to stop; with `force`, take it away."""
-        jobs = dict(self.jobs.exclude(state__in=ENDED).order_by().values_list("pk", "state"))
-        if not jobs:
+        total, seen = Moved(), set[UUID]()
+        # Until a look finds nothing new. A job that was seen adds nothing any more: it has ended,
+        # or was asked to stop, and what it had added before is there for the next look.
+        while jobs := self._open(but=seen):
+            reach("workflow.looked")
+            total += self._cancel(jobs, force=force)
+            seen |= jobs.keys()
+        if not seen:
             self.refresh()  # which says that there is no such workflow
+        return total
+
+    def _open(self, but: Collection[UUID]) -> dict[UUID, str]:
+        """Its jobs that have not ended, and the state of each."""
+        jobs = self.jobs.exclude(state__in=ENDED).order_by().values_list("pk", "state")
+        return {job_id: state for job_id, state in jobs if job_id not in but}
+
+    def _cancel(self, jobs: Mapping[UUID, str], *, force: bool) -> Moved:
         blocked = [job_id for job_id, state in jobs.items() if state == JobState.BLOCKED]
         others = [job_id for job_id, state in jobs.items() if state != JobState.BLOCKED]
         # A settle holds what runs and waits for what is blocked: held together, each would wait
