@@ -28,6 +28,8 @@ from .operations.workflow import WorkflowHandle
 from .tasks import Signature
 from .values import is_storable, shown
 
+AFTER_END = DependencyKind.AFTER_END
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Before:
@@ -114,8 +116,8 @@ class Chord(Part):
 
     def lay(self, plan: Plan, before: Before) -> Before:
         ends = self.members.lay(plan, before)
-        kind = DependencyKind.AFTER_END if self.run_on_failure else DependencyKind.AFTER
-        waits = tuple((job, kind) for job, _ in ends.waits)
+        kind = AFTER_END if self.run_on_failure else DependencyKind.AFTER
+        waits = tuple((job, _past_empty(kind, how)) for job, how in ends.waits)
         plan.finalizers.append(self.finalizer)
         return lay(self.finalizer, plan, replace(ends, kind=kind, waits=waits))
 
@@ -147,8 +149,8 @@ class Graph(Part):
     def _waits(self, name: str, laid: dict[str, Before]) -> Iterable[tuple[UUID, DependencyKind]]:
         for kind in (DependencyKind.AFTER, DependencyKind.AFTER_ANY):
             for above in getattr(self, kind.value).get(name, ()):
-                for job, _ in laid[above].waited_for():
-                    yield job, kind
+                for job, how in laid[above].waited_for():
+                    yield job, _past_empty(kind, how)
 
     def _named(self) -> dict[str, tuple[str, ...]]:
         return {
@@ -165,6 +167,11 @@ class Graph(Part):
             order += free
             left = {name: above - set(free) for name, above in left.items() if above}
         return order
+
+
+def _past_empty(kind: DependencyKind, how: DependencyKind) -> DependencyKind:
+    """The kind of an edge past an empty group: what only had to end before it only has to end."""
+    return how if (kind, how) == (DependencyKind.AFTER, AFTER_END) else kind
 
 
 def _all_waits(ends: Iterable[Before]) -> tuple[tuple[UUID, DependencyKind], ...]:

@@ -91,6 +91,19 @@ class TestResults:
         work()
         assert workflow.results == [[]]
 
+    @pytest.mark.parametrize("last", ["chain", "chord", "graph"])
+    def test_what_only_has_to_end_before_an_empty_group_only_has_to_end(self, last):
+        start = chord([boom.s()], group(), run_on_failure=True)
+        part = {
+            "chain": lambda: chain(start, mark.si()),
+            "chord": lambda: chord([start, first.s(1)], mark.si()),
+            "graph": lambda: graph({"a": start, "b": mark.si()}, after={"b": ["a"]}),
+        }[last]()
+        workflow = part.enqueue()
+        work()
+        assert workflow.jobs.get(task=mark.name).state == "done"
+        counts_add_up()
+
     def test_so_does_an_empty_graph(self):
         workflow = chain(first.s(1), graph({}), collect.s()).enqueue()
         assert [job.state for job in workflow.jobs] == ["ready", "blocked"]
