@@ -3,7 +3,8 @@ add: nothing -> ready | blocked, jobs that a running job puts into its own workf
 
 Who waits for the running job waits for them too.
 
-Locks:  the running job; then its dependents in one id-ordered statement; then the workflow row.
+Locks:  the running job; then its dependents in one id-ordered statement, and for a higher priority
+        those below them, level by level; then the workflow row.
 Fence:  state and token of the running job, under its lock; and that nobody has asked it to stop:
         who cancels a workflow must not find it grown afterwards.
 Repeat: with a key, safe: the ids are made from the job's and the key, so that what is there already
@@ -29,7 +30,7 @@ from ..lifecycle import DependencyKind, Input
 from ..models import Dependency, Job
 from ..values import Reservation
 from .advance import count_open, write_dependents
-from .dependents import Below, Dependents, lock_below
+from .dependents import Below, Dependents, direct_edges, lock_below
 from .edges import insert, insert_edges
 from .enqueue import in_one_database
 from .notify import notify_on_commit
@@ -90,7 +91,7 @@ def _add(driver: DatabaseDriver, reservation: Reservation, asked: Addition) -> N
         reach("add.held")
         if asked.keyed and _is_there(driver, asked):
             return
-        _check_room(driver, workflow, asked)
+        check_size(asked.plan)
         edges, locked = lock_below(driver, [reservation.job.id])
         plan = asked.plan
         for record in plan.records:
@@ -105,11 +106,10 @@ def _add(driver: DatabaseDriver, reservation: Reservation, asked: Addition) -> N
         depths = depths_in(plan, order, {})
         insert(driver, plan, depths)
         _link(driver, links, locked, depths)
-        best = min((record.priority for record in plan.records), default=0)
-        below = Job.objects.using(driver.using).filter(pk__in=list(locked), priority__gt=best)
-        below.update(priority=best)
+        _hurry(driver, links, plan)
         reach("add.inserted")
         count_open(driver, {workflow: len(plan.records)}, driver.now())
+        _check_room(driver, workflow)
         notify_on_commit({record.queue for record in plan.records}, driver.using)
 
 
@@ -133,14 +133,13 @@ def _is_there(driver: DatabaseDriver, asked: Addition) -> bool:
     return Job.objects.using(driver.using).filter(pk=asked.plan.records[0].id).exists()
 
 
-def _check_room(driver: DatabaseDriver, workflow: UUID, asked: Addition) -> None:
-    check_size(asked.plan)
+def _check_room(driver: DatabaseDriver, workflow: UUID) -> None:
+    """Refuse what is too much; under the lock of the workflow's row, for others add to it too."""
     most = get_settings().workflow_max_jobs
-    known = Job.objects.using(driver.using).filter(workflow=workflow).count()
-    if known + len(asked.plan.records) > most:
+    jobs = Job.objects.using(driver.using).filter(workflow=workflow).count()
+    if jobs > most:
         raise TooManyJobs(
-            f"The workflow has {known:,} jobs and cannot take {len(asked.plan.records):,} more;"
-            f" WORKFLOW_MAX_JOBS allows {most:,}."
+            f"The workflow would have {jobs:,} jobs; WORKFLOW_MAX_JOBS allows {most:,}."
         )
 
 
@@ -160,7 +159,7 @@ def _links(
         waited_for = {(end, AFTER_END if it == AFTER_END else kind) for end, it in asked.waits}
         links += [Edge(edge.job, end, how) for end, how in sorted(waited_for)]
         lists.pop(edge.job, None)
-    return links
+    return list(dict.fromkeys(links))  # two kinds of edges to the running job may come to the same
 
 
 def _next_positions(driver: DatabaseDriver, locked: Dependents) -> dict[UUID, int]:
@@ -185,6 +184,20 @@ def _link(
     check_depth(max(deepest.values()))
     insert_edges(driver, links, deepest)
     write_dependents(driver, locked.values(), driver.now())
+
+
+def _hurry(driver: DatabaseDriver, links: Sequence[Edge], plan: Plan) -> None:
+    """Let who waits for the new jobs inherit their priority, level by level to the last."""
+    priorities = {record.id: record.priority for record in plan.records}
+    best = min((priorities[link.depends_on] for link in links), default=0)
+    slower = Job.objects.using(driver.using).filter(priority__gt=best, dependencies_left__gt=0)
+    below = {link.job for link in links}
+    while below:
+        with driver.short_waits():
+            rows = driver.waiting_for(slower.filter(pk__in=below).order_by("pk"))
+            found = list(rows.values_list("pk", flat=True))
+        slower.filter(pk__in=found).update(priority=best)
+        below = {edge.job for edge in direct_edges(driver.using, found)}
 
 
 def handles(asked: Addition, using: str) -> Any:

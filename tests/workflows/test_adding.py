@@ -1,5 +1,7 @@
 """A running job adds others to its workflow, and who waits for it waits for them."""
 
+from functools import partial
+
 import pytest
 
 from taskharbor_django import Priority, cancel, chain, chord, group, task
@@ -33,6 +35,7 @@ from tests.testapp.workflow_tasks import (
 from tests.worker.conftest import drain
 
 from . import counts_add_up, driver, end, finish, hold, letter, run, states, take, work
+from .test_races import with_row_locks
 from .test_waiting import AFTER_ANY, AFTER_END, dependent_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -238,6 +241,32 @@ class TestAdd:
         running(reservation).add(first.using(priority=Priority.HIGH).s(7))
         assert workflow.jobs.get(task=collect.name).priority == Priority.HIGH
 
+    def test_its_priority_goes_down_to_the_last_who_waits(self):
+        part = chord([first.s(1)], plus.s(), run_on_failure=True)
+        workflow = chain(part, plus.s(), plus.s()).enqueue()
+        (reservation,) = take(1)
+        running(reservation).add(first.using(priority=Priority.HIGH).s(7))
+        waiting = workflow.jobs.filter(state="blocked")
+        assert [job.priority for job in waiting] == [Priority.HIGH] * 3
+
+    def test_its_priority_is_nothing_to_who_does_not_wait_for_it(self, held):
+        workflow, reservation = held
+        other = dependent_of(workflow.jobs.first(), kind=AFTER_ANY)
+        part = chain(first.using(priority=Priority.HIGH).s(7), plus.s())
+        running(reservation).add(part)
+        assert other.refresh().priority == Priority.NORMAL
+
+    def test_who_waits_for_the_running_job_in_two_ways_waits_for_it_once(self):
+        """Past empty groups, once until it is done and once until it has ended."""
+        empty = group(group(), chord([group()], group(), run_on_failure=True))
+        workflow = chain(first.s(1), empty, collect.s()).enqueue()
+        (reservation,) = take(1)
+        running(reservation).add(chord([first.s(7)], group(), run_on_failure=True))
+        counts_add_up()
+        finish([run(reservation)])
+        work()
+        assert workflow.state == WorkflowState.DONE
+
 
 class TestRefusals:
     def test_outside_of_a_workflow_nothing_can_be_added(self):
@@ -274,11 +303,23 @@ class TestRefusals:
         workflow, reservation = held
         context = running(reservation)
         context.add(first.s(7))
-        with pytest.raises(TooManyJobs, match="4 jobs"):
+        with pytest.raises(TooManyJobs, match="would have 5 jobs"):
             context.add(first.s(8))
         with pytest.raises(TooManyJobs):
             context.add(group([first.s(8)] * 5))
         assert workflow.jobs.count() == 4
+        counts_add_up()
+
+    @with_row_locks
+    def test_two_members_cannot_add_more_than_that_together(self, session, settings):
+        settings.TASKHARBOR = {**settings.TASKHARBOR, "WORKFLOW_MAX_JOBS": 3}
+        workflow = group(first.s(1), first.s(2)).enqueue()
+        one, two = map(running, take(2))
+        with session().stopped_at("add.inserted", partial(one.add, first.s(7))) as adding:
+            two.add(first.s(8))
+        with pytest.raises(TooManyJobs, match="would have 4 jobs"):
+            adding.result(20)
+        assert workflow.jobs.count() == 3
         counts_add_up()
 
     def test_a_path_that_is_too_long_cannot_be_added(self, held, settings):
