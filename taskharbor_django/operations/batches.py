@@ -157,7 +157,7 @@ def in_batches(
         return _over_filter(which, verb, using or which.using, limit, after)
     total = Moved()
     for alias, ids in by_database(which, using).items():
-        for part in _parts(ids):
+        for part in parts(ids):
             total += _run(verb, Batch(driver=driver_for(alias), ids=part, state=state))
     return total
 
@@ -179,13 +179,14 @@ def _pages(jobs: QuerySet[Job], after: UUID | None) -> Iterator[Sequence[UUID]]:
     while True:
         rest = jobs if after is None else jobs.filter(pk__gt=after)
         page = list(rest.order_by("pk").values_list("pk", flat=True)[:PAGE])
-        yield from _parts(page)
+        yield from parts(page)
         if len(page) < PAGE:
             return
         after = page[-1]
 
 
-def _parts(ids: Sequence[UUID]) -> Iterator[Sequence[UUID]]:
+def parts(ids: Sequence[UUID]) -> Iterator[Sequence[UUID]]:
+    """Cut into what one transaction takes."""
     for start in range(0, len(ids), BATCH):
         yield ids[start : start + BATCH]
 

@@ -9,6 +9,7 @@ out, and how many is said.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -65,7 +66,7 @@ def draw(using: str, workflow: UUID, most: int = NODES) -> Drawing:
     inside = {pk for pk, _, _ in jobs}
     rows = Dependency.objects.using(using).filter(job__workflow=workflow)
     edges = [edge for edge in rows.values_list("job", "depends_on", "kind") if edge[1] in inside]
-    depths = _depths(inside, edges)
+    depths = depths_among(inside, edges)
     collapsed = len(jobs) > most
     place = {pk: f"{depths[pk]}:{task}" if collapsed else str(pk) for pk, task, _ in jobs}
     nodes = _nodes(jobs, place, depths)
@@ -102,8 +103,8 @@ def _nodes(jobs: list[Any], place: dict[UUID, str], depths: dict[UUID, int]) -> 
     return sorted(nodes, key=lambda node: node.depth)
 
 
-def _depths(inside: set[UUID], edges: list[Any]) -> dict[UUID, int]:
-    """How many jobs of the workflow the longest path to each has."""
+def depths_among(inside: Collection[UUID], edges: Iterable[Any]) -> dict[UUID, int]:
+    """How many of these jobs the longest path to each has."""
     above: dict[UUID, set[UUID]] = {pk: set() for pk in inside}
     below: dict[UUID, list[UUID]] = {}
     for job, depends_on, _ in edges:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -17,9 +17,9 @@ from ..failpoints import reach
 from ..lifecycle import ENDED, DeadReason, JobState, WorkflowState
 from ..models import Dependency, Job, Workflow
 from ..models.job import JobQuerySet
-from .batches import Moved
+from .batches import Moved, parts
 from .cancel import cancel
-from .drawing import NODES, Drawing, draw
+from .drawing import NODES, Drawing, depths_among, draw
 from .handle import Timeout, pauses, result_of
 from .requeue import requeue
 from .selection import as_id
@@ -122,16 +122,31 @@ class WorkflowHandle:
         others = [job_id for job_id, state in jobs.items() if state != JobState.BLOCKED]
         # A settle holds what runs and waits for what is blocked: held together, each would wait
         # for the other.
-        ended = cancel(blocked, force=force, using=self.using)
-        return ended + cancel(others, force=force, using=self.using)
+        total = Moved()
+        for some in parts(self._from_the_last(blocked)):
+            total += cancel(some, force=force, using=self.using)
+        return total + cancel(others, force=force, using=self.using)
+
+    def _from_the_last(self, blocked: Collection[UUID]) -> list[UUID]:
+        """In such an order that no cancel releases one whose turn comes later."""
+        edges = Dependency.objects.using(self.using).filter(
+            job__workflow=self.id, job__state=JobState.BLOCKED
+        )
+        found, waiting = edges.values_list("job", "depends_on", "kind"), set(blocked)
+        depths = depths_among(waiting, [it for it in found if waiting.issuperset(it[:2])])
+        return sorted(waiting, key=depths.__getitem__, reverse=True)
 
     def resume(self, *, by: Any = None, note: str = "") -> Moved:
         """Requeue its dead jobs; those that died only with them live again, too."""
-        dead = self.jobs.filter(
-            dead_letters__open_for=F("pk"), dead_letters__reason__in=_OWN_REASONS
-        )
-        ids = list(dead.values_list("pk", flat=True)) or self._none()
-        return requeue(ids, by=by, note=note, using=self.using)
+        ids = self._dead(_OWN_REASONS) or self._none()
+        moved = requeue(ids, by=by, note=note, using=self.using)
+        # What is still dead died with a job of others, and the answer names that.
+        rest = self._dead([DeadReason.DEPENDENCY])
+        return moved + requeue(rest, by=by, note=note, using=self.using)
+
+    def _dead(self, reasons: Sequence[DeadReason]) -> list[UUID]:
+        dead = self.jobs.filter(dead_letters__open_for=F("pk"), dead_letters__reason__in=reasons)
+        return list(dead.values_list("pk", flat=True))
 
     def drawing(self, most: int = NODES) -> Drawing:
         """Its jobs and edges for a picture; alike ones stand together when there are too many."""

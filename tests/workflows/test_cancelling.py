@@ -5,14 +5,14 @@ from functools import partial
 import pytest
 from django.db import transaction
 
-from taskharbor_django import chord, group
+from taskharbor_django import chain, chord, graph, group
 from taskharbor_django.exceptions import CancelRequested, LeaseMismatch
 from taskharbor_django.failpoints import armed
 from taskharbor_django.lifecycle import OutcomeKind, WorkflowState
-from taskharbor_django.operations import decide
+from taskharbor_django.operations import Moved, batches, decide
 from taskharbor_django.operations.additions import add
 from taskharbor_django.worker import reports
-from tests.testapp.workflow_tasks import collect, fan_out_atomic, first
+from tests.testapp.workflow_tasks import collect, fan_out_atomic, first, mark
 
 from . import counts_add_up, driver, hold, states, take
 from .test_adding import running
@@ -94,6 +94,32 @@ class TestCancel:
         with pytest.raises(CancelRequested):
             adding.result(20)
         assert workflow.jobs.count() == 2
+
+
+class TestInBatches:
+    @pytest.fixture(autouse=True)
+    def one_by_one(self, monkeypatch):
+        monkeypatch.setattr(batches, "BATCH", 1)
+
+    def test_each_is_cancelled_in_its_own_turn(self):
+        workflow = chain(*(mark.si() for _ in range(10))).enqueue()
+        assert workflow.cancel() == Moved(moved=10)
+        counts_add_up()
+
+    def test_nothing_is_released_on_the_way(self, session):
+        nodes = {str(number): mark.si() for number in range(20)}
+        part = graph({**nodes, "any": mark.si()}, after_any={"any": nodes})
+        workflow = chain(first.s(1), chord(part, collect.s(), run_on_failure=True)).enqueue()
+        take(1)
+        other, released = session(), []
+
+        def look():
+            released.extend(other.run(lambda: list(workflow.jobs.filter(state="ready"))))
+
+        with armed("cancel.locked", look):
+            assert workflow.cancel(force=True) == Moved(moved=23)
+        assert released == []
+        counts_add_up()
 
 
 def ack_and_add(reservation, part):

@@ -273,6 +273,17 @@ class TestWorkflows:
         assert workflow.state == WorkflowState.DONE
         assert workflow.results == [[1, 2]]
 
+    def test_one_that_died_with_a_job_of_others_names_that(self):
+        outside = first.enqueue(1)
+        workflow = group(chain(first.using(after=outside).s(1), plus.s()), boom.s()).enqueue()
+        end(outside, "dead")
+        work()
+        answer = workflow.resume()
+        assert (answer.moved, answer.left) == (1, {"dependency": 2})
+        assert answer.causes == (outside.id,)
+        assert requeue([outside]).moved == 1
+        counts_add_up()
+
     def test_a_member_that_is_requeued_after_the_finalizer_ran_runs_alone(self):
         ran.clear()
         workflow = chord([boom.s(), first.s(1)], mark.s(), run_on_failure=True).enqueue()
