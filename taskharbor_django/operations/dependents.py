@@ -25,6 +25,8 @@ from ..lifecycle import ENDED, DependencyKind, JobState
 from ..models import Dependency, Job
 
 ROOTS_PER_STATEMENT = 1_000
+# MariaDB goes down a thousand levels by itself, and says nothing of what lies deeper.
+_HOWEVER_DEEP = "SET STATEMENT max_recursive_iterations = 4294967295 FOR "
 
 
 class Below(NamedTuple):
@@ -102,8 +104,10 @@ def _below(using: str) -> str:
         f" JOIN {job} ON {job}.{column['id']} = {names['job']}"
     )
     chosen = ", ".join(names[name] for name in ("id", "job", "depends_on", "kind"))
+    is_mariadb = getattr(connections[using], "mysql_is_mariadb", False)
+    prefix = _HOWEVER_DEEP if is_mariadb else ""
     return (
-        f"WITH RECURSIVE down (id) AS ("  # noqa: S608  values are parameters
+        f"{prefix}WITH RECURSIVE down (id) AS ("  # noqa: S608  values are parameters
         f"SELECT {column['id']} FROM {job} WHERE {column['id']} IN ({{roots}})"
         f" UNION SELECT {names['job']} {below} WHERE {names['kind']} = '{DependencyKind.AFTER}'"
         f" AND {job}.{column['state']} = '{{through}}')"

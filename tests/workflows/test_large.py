@@ -6,12 +6,12 @@ from time import perf_counter
 import pytest
 
 from taskharbor_django import chain, chord
-from taskharbor_django.lifecycle import WorkflowState
+from taskharbor_django.lifecycle import JobState, WorkflowState
 from tests.operations import Statements
-from tests.testapp.workflow_tasks import first, plus, total
+from tests.testapp.workflow_tasks import first, mark, plus, total
 from tests.worker.conftest import drain
 
-from . import counts_add_up, finish, run, take, work
+from . import counts_add_up, end, finish, run, take, work
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
@@ -44,6 +44,16 @@ def test_a_chain_of_a_hundred_runs(record_property):
     with timed(record_property, "drained"):
         drain(threads=4)
     assert workflow.results == [99]
+    counts_add_up()
+
+
+def test_a_death_goes_down_however_deep(settings):
+    settings.TASKHARBOR = {**settings.TASKHARBOR, "MAX_DEPTH": 1_100}
+    workflow = chain(*(mark.si() for _ in range(1_100))).enqueue()
+    end(workflow.jobs.first(), "dead")
+    assert workflow.counts[JobState.DEAD] == 1_100
+    assert workflow.resume().moved == 1
+    assert workflow.counts[JobState.BLOCKED] == 1_099
     counts_add_up()
 
 
