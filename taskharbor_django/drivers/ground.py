@@ -7,9 +7,10 @@ Locks:  none of its own but SQLite's write lock, which its transactions begin wi
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, TypeVar
+from uuid import UUID
 
 from django.db import connections, transaction
 from django.db.models import Model, QuerySet
@@ -92,6 +93,12 @@ class Ground:
     def waiting_for(self, queryset: QuerySet[AnyModel]) -> QuerySet[AnyModel]:
         """Wait for what others hold: for people, and for what must not be left out."""
         return queryset.select_for_update(no_key=self._no_key)
+
+    def among(
+        self, queryset: QuerySet[AnyModel], ids: Collection[UUID], column: str = "pk"
+    ) -> QuerySet[AnyModel]:
+        """Those with one of these ids, of which there may be very many."""
+        return queryset.filter(**{f"{column}__in": ids})
 
     @property
     def _no_key(self) -> bool:

@@ -13,7 +13,7 @@ Repeat: as in the portable form.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from functools import cache, lru_cache
 from typing import Any
@@ -25,12 +25,13 @@ from django.db.models import DateTimeField, QuerySet
 from ..failpoints import reach
 from ..lifecycle import Verb
 from ..models import Job, Lease
+from ..models.expressions import AnyOf
 from ..signals import wanted
 from ..values import JobRecord, Outcome, Reservation
 from ..values import Lease as LeaseValue
 from . import claims, rows, statements
 from .arrays import Given, insert_from, kind_of
-from .database import DatabaseDriver
+from .database import AnyModel, DatabaseDriver
 from .patience import Patience, patience
 
 LOCK_TIMEOUT = "5s"
@@ -55,6 +56,11 @@ class PostgreSQLDriver(DatabaseDriver):
 
     def _text(self, template: str, **parts: str) -> str:
         return template.format(**_names(self.using), **parts)
+
+    def among(
+        self, queryset: QuerySet[AnyModel], ids: Collection[UUID], column: str = "pk"
+    ) -> QuerySet[AnyModel]:
+        return queryset.filter(AnyOf(column, ids)) if ids else queryset.none()
 
     # -- enqueue ---------------------------------------------------------------------------------
 

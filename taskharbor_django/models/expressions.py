@@ -67,6 +67,21 @@ class HasTag(Func):
         return f"EXISTS ({found} WHERE tag.key = {key} AND tag.value = {value})", parameters
 
 
+class AnyOf(Func):
+    """
+    Whether a column is one of these ids, which are one parameter, on PostgreSQL.
+
+    Apart from the statement no more than 65,535 parameters can be sent.
+    """
+
+    arg_joiner = " = ANY("
+    template = "%(expressions)s)"
+    output_field = BooleanField()
+
+    def __init__(self, column: str, ids: Iterable[Any]) -> None:
+        super().__init__(F(column), Value(list(ids)))
+
+
 def without_partial_index_warnings(messages: Iterable[CheckMessage]) -> list[CheckMessage]:
     """Drop what Django says of MariaDB's missing conditions: the migration has made up for them."""
     return [message for message in messages if message.id not in {"models.W036", "models.W037"}]

@@ -164,10 +164,9 @@ def _links(
 
 def _next_positions(driver: DatabaseDriver, locked: Dependents) -> dict[UUID, int]:
     """Of jobs that take a list of results, where it ends."""
-    rows = Dependency.objects.using(driver.using).filter(
-        job__in=list(locked), job__input=Input.LIST
-    )
-    last = rows.order_by().values_list("job").annotate(last=Max("position"))
+    rows = Dependency.objects.using(driver.using).filter(job__input=Input.LIST).order_by()
+    waiting = driver.among(rows, list(locked), "job")
+    last = waiting.values_list("job").annotate(last=Max("position"))
     return {job: place + 1 for job, place in last if place is not None}
 
 

@@ -41,8 +41,8 @@ _TOLD = (
 
 def enqueue_callbacks(driver: DatabaseDriver, ended: Sequence[UUID]) -> None:
     """Enqueue a delivery for each of the ended jobs that asked for one."""
-    asking = Job.objects.using(driver.using).filter(pk__in=ended).exclude(callback_url="")
-    rows = asking.order_by("pk").values("callback_url", *_TOLD)
+    asking = Job.objects.using(driver.using).exclude(callback_url="")
+    rows = driver.among(asking, ended).order_by("pk").values("callback_url", *_TOLD)
     records = [record for row in rows if (record := _delivery(row)) is not None]
     if records:
         driver.enqueue_many(records)

@@ -145,7 +145,7 @@ def lock(driver: DatabaseDriver, ids: Collection[UUID]) -> Dependents:
     """Wait for those of the jobs that have conditions open, in the order of their ids."""
     if not ids:
         return {}
-    rows = Job.objects.using(driver.using).filter(pk__in=ids, dependencies_left__gt=0)
+    rows = driver.among(Job.objects.using(driver.using).filter(dependencies_left__gt=0), ids)
     with driver.short_waits():
         locked = driver.waiting_for(rows.order_by("pk")).values(*_FIELDS)
         return {row["id"]: Dependent(**row) for row in locked}
@@ -163,12 +163,10 @@ def met_before(
     if not asked:
         return {}
     rows = Dependency.objects.using(driver.using).filter(
-        job__in=asked,
-        kind=DependencyKind.AFTER_ANY,
-        depends_on__state__in=ENDED,
+        kind=DependencyKind.AFTER_ANY, depends_on__state__in=ENDED
     )
     found: dict[UUID, set[UUID]] = {}
-    for job, depends_on in rows.values_list("job", "depends_on"):
+    for job, depends_on in driver.among(rows, asked, "job").values_list("job", "depends_on"):
         if depends_on not in but:
             found.setdefault(job, set()).add(depends_on)
     return found

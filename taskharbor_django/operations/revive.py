@@ -61,8 +61,9 @@ def _revive_below(
     met = met_before(driver, edges, locked, but=above)
     revived = _take_back(above, edges, locked, failed, met)
     _write(driver, locked, revived, now)
-    gone = [letters[it.id] for it in revived]
-    rows = DeadLetter.objects.using(driver.using).filter(pk__in=[it.pk for it in gone])
+    gone = [it.id for it in revived]
+    rows = DeadLetter.objects.using(driver.using).filter(open_for__isnull=False)
+    rows = driver.among(rows, gone, "open_for")
     rows.update(open_for=None, closed_at=now, note=REQUEUED_WITH)
     _blame_others(driver, letters, failed, {it.id for it in revived})
     return revived
@@ -95,23 +96,19 @@ def _end_in_vain(driver: DatabaseDriver, waiting: Collection[UUID], now: datetim
 def _letters(driver: DatabaseDriver, locked: Dependents) -> dict[UUID, DeadLetter]:
     """The open letters of those that died only with another job."""
     dead = [it.id for it in locked.values() if it.state == JobState.DEAD]
-    letters = DeadLetter.objects.using(driver.using).filter(
-        open_for__in=dead, reason=DeadReason.DEPENDENCY
-    )
-    return {letter.job_id: letter for letter in letters}
+    letters = DeadLetter.objects.using(driver.using).filter(reason=DeadReason.DEPENDENCY)
+    return {it.job_id: it for it in driver.among(letters, dead, "open_for")}
 
 
 def _failed(driver: DatabaseDriver, candidates: Collection[UUID]) -> Failed:
     """What each of them waits for in vain, and the job that must be seen to before."""
     edges = Dependency.objects.using(driver.using).filter(
-        job__in=list(candidates),
         kind=DependencyKind.AFTER,
         depends_on__state__in=[JobState.DEAD, JobState.CANCELLED],
     )
-    pairs = list(edges.values_list("job", "depends_on"))
-    letters = DeadLetter.objects.using(driver.using).filter(
-        open_for__in={depends_on for _, depends_on in pairs}, cause__isnull=False
-    )
+    pairs = list(driver.among(edges, list(candidates), "job").values_list("job", "depends_on"))
+    letters = DeadLetter.objects.using(driver.using).filter(cause__isnull=False)
+    letters = driver.among(letters, {depends_on for _, depends_on in pairs}, "open_for")
     causes = dict(letters.values_list("open_for", "cause"))
     failed: Failed = {job: {} for job in candidates}
     for job, depends_on in pairs:
@@ -191,7 +188,7 @@ def _write(
 
 def _lifetimes(driver: DatabaseDriver, revived: list[Dependent]) -> dict[UUID, timedelta | None]:
     """How long each may live; it starts anew, as of any job that is requeued."""
-    rows = Job.objects.using(driver.using).filter(pk__in=[it.id for it in revived])
+    rows = driver.among(Job.objects.using(driver.using), [it.id for it in revived])
     facts = rows.values_list("pk", "task", "created_at", "expires_at")
     return {pk: lifetime_of(task, created, expires) for pk, task, created, expires in facts}
 
@@ -228,9 +225,9 @@ def discard_below(driver: DatabaseDriver, ids: Sequence[UUID]) -> list[UUID]:
     for job_id in line:  # grows while it is walked
         line.extend(below.pop(job_id, ()))
     given_up = list(dict.fromkeys(line[len(ids) :]))
-    rows = Job.objects.using(driver.using).filter(pk__in=given_up)
+    rows = driver.among(Job.objects.using(driver.using), given_up)
     rows.update(state=JobState.CANCELLED.value, updated_at=now)
-    closed = DeadLetter.objects.using(driver.using).filter(open_for__in=given_up)
+    closed = driver.among(DeadLetter.objects.using(driver.using), given_up, "open_for")
     closed.update(open_for=None, closed_at=now, note=DISCARDED_WITH)
     moved = [locked[job_id] for job_id in given_up]
     tell_on_commit(Verb.DISCARD, driver.using, moved, JobState.CANCELLED.value)

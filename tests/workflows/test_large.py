@@ -2,16 +2,19 @@
 
 from contextlib import contextmanager
 from time import perf_counter
+from uuid import uuid4
 
 import pytest
+from django.db import connection, transaction
 
 from taskharbor_django import chain, chord
 from taskharbor_django.lifecycle import JobState, WorkflowState
+from taskharbor_django.operations import callback, dependents, revive
 from tests.operations import Statements
 from tests.testapp.workflow_tasks import first, mark, plus, total
 from tests.worker.conftest import drain
 
-from . import counts_add_up, end, finish, run, take, work
+from . import counts_add_up, driver, end, finish, run, take, work
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
@@ -21,6 +24,20 @@ def timed(record_property, name):
     began = perf_counter()
     yield
     record_property(name, round(perf_counter() - began, 2))
+
+
+@pytest.fixture
+def bound():
+    """Let the connection hand parameters over apart from the statement."""
+    connection.close()
+    usual = connection.settings_dict
+    connection.settings_dict = {
+        **usual,
+        "OPTIONS": {**usual["OPTIONS"], "server_side_binding": True},
+    }
+    yield
+    connection.close()
+    connection.settings_dict = usual
 
 
 def chord_of(size):
@@ -55,6 +72,15 @@ def test_a_death_goes_down_however_deep(settings):
     assert workflow.resume().moved == 1
     assert workflow.counts[JobState.BLOCKED] == 1_099
     counts_add_up()
+
+
+@pytest.mark.postgresql
+@pytest.mark.usefixtures("bound")
+@pytest.mark.parametrize("ask", [dependents.lock, revive._failed, callback.enqueue_callbacks])
+def test_as_many_may_wait_for_one_job_as_want_to(ask):
+    """More than a statement can have parameters that are sent apart from it."""
+    with transaction.atomic():
+        assert not any((ask(driver(), {uuid4() for _ in range(66_000)}) or {}).values())
 
 
 def test_a_batch_costs_the_same_statements_however_many_members_are_in_it(vendor):
