@@ -31,7 +31,8 @@ from ..values import JobRecord, Outcome, Reservation
 from ..values import Lease as LeaseValue
 from . import claims, rows, statements
 from .arrays import Given, insert_from, kind_of
-from .database import AnyModel, DatabaseDriver
+from .database import DatabaseDriver
+from .ground import AnyModel
 from .patience import Patience, patience
 
 LOCK_TIMEOUT = "5s"
