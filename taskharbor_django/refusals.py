@@ -59,7 +59,9 @@ def _too_large(error: Exception, named: Named, max_bytes: int) -> PayloadTooLarg
         size = f"{error.args[0]:,} bytes where {max_bytes:,} are allowed"
     kind = type_name(type(largest))
     return PayloadTooLarge(
-        f"Too large to be stored: {size}; the largest part is {name} ({kind}).", argument=name
+        f"Too large to be stored: {size}; the largest part is {name} ({kind})."
+        f" Store it as a row or a file, and pass its id or path instead.",
+        argument=name,
     )
 
 

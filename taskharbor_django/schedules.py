@@ -10,7 +10,16 @@ from typing import Any, TypeVar
 from .exceptions import InvalidSchedule
 from .tasks import Task
 from .timing import CatchUp, Overlap, Timing, timing_of
-from .values import NAME_MAX_CHARS, as_duration, is_queue_name, is_rank, is_storable, shown
+from .values import (
+    NAME_MAX_CHARS,
+    as_duration,
+    is_queue_name,
+    is_rank,
+    is_storable,
+    no_option,
+    no_queue_name,
+    shown,
+)
 
 AnyTask = TypeVar("AnyTask", bound=Task[Any, Any])
 
@@ -38,9 +47,9 @@ def declare(name: Any, task: Any, **options: Any) -> Declared:
             raise InvalidSchedule(f"{what}: {shown(value)} has not 1-{NAME_MAX_CHARS} characters")
         if not is_storable(value):
             raise InvalidSchedule(f"{what}: holds a NUL character or a lone surrogate")
-    unknown = options.keys() - _TIMES - _READ.keys()
-    if unknown:
-        raise InvalidSchedule(f"{name}: a schedule has no option {min(map(str, unknown))!r}")
+    known = _TIMES | _READ.keys()
+    for unknown in sorted(map(str, options.keys() - known)):
+        raise InvalidSchedule(no_option(f"{name}: a schedule", unknown, known))
     try:
         timing = timing_of(**{key: options[key] for key in options.keys() & _TIMES})
         read = {
@@ -72,7 +81,7 @@ def _kwargs(value: Any) -> Mapping[str, Any]:
 
 def _queue(value: Any) -> str:
     if not is_queue_name(value):
-        raise ValueError(f"queue: {shown(value)} is no queue name")
+        raise ValueError(f"queue: {no_queue_name(value)}")
     return str(value)
 
 

@@ -13,7 +13,15 @@ from .backoff import Backoff
 from .backoff import parse as parse_backoff
 from .exceptions import InvalidJob, InvalidTask
 from .lifecycle import FailureCategory
-from .values import NAME_MAX_CHARS, as_duration, is_queue_name, is_rank, is_storable, shown
+from .values import (
+    NAME_MAX_CHARS,
+    as_duration,
+    is_queue_name,
+    is_rank,
+    is_storable,
+    no_option,
+    shown,
+)
 
 
 class Default:
@@ -31,9 +39,9 @@ def checked_options(
     function: Callable[..., Any], options: dict[str, Any], known: set[str]
 ) -> dict[str, Any]:
     """Read what was given to @task, or raise InvalidTask saying what does not fit."""
-    unknown = options.keys() - known - {"max_retries"}
-    if unknown:
-        raise InvalidTask(f"@task has no option {min(unknown)!r}")
+    known = known | {"max_retries"}
+    for name in sorted(options.keys() - known):
+        raise InvalidTask(no_option("@task", name, known))
     # None is the same as not given, but for the limits, where it means that there is none.
     options = {
         name: options[name] for name in options if options[name] is not None or name in _LIMITS

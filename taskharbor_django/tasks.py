@@ -16,7 +16,7 @@ from asgiref.sync import iscoroutinefunction, sync_to_async
 from .backoff import Backoff
 from .exceptions import InvalidJob, InvalidTask, UnknownTask
 from .task_options import DEFAULT, Limit, checked_options, duration_option
-from .values import is_queue_name, shown
+from .values import is_queue_name, no_option, no_queue_name, shown
 
 MOST_SHAPES = 100  # remembered for a task that takes any names
 
@@ -165,12 +165,12 @@ class Task(Generic[P, R]):
 
     def using(self, **options: Any) -> Task[P, R]:
         """A copy that enqueues with these options: queue, priority, run_at or delay, ..."""
-        unknown = options.keys() - {field.name for field in dataclasses.fields(Submission)}
-        if unknown:
-            raise InvalidJob(f"using() has no option {min(unknown)!r}", field=min(unknown))
+        known = {field.name for field in dataclasses.fields(Submission)}
+        for name in sorted(options.keys() - known):
+            raise InvalidJob(no_option("using()", name, known), field=name)
         queue = options.get("queue")
         if queue is not None and not is_queue_name(queue):
-            raise InvalidJob(f"queue: {shown(queue)} is no queue name", field="queue")
+            raise InvalidJob(f"queue: {no_queue_name(queue)}", field="queue")
         for name in ("delay", "timeout", "lifetime", "idempotency_ttl"):
             if options.get(name) is not None:
                 options[name] = duration_option(name, options[name])

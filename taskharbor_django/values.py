@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
@@ -111,7 +111,7 @@ def _problems(record: JobRecord) -> Any:
     """Yield (field, what is wrong) for one record."""
     yield from _text("task", record.task, NAME_MAX_CHARS, empty=False)
     if not is_queue_name(record.queue):
-        yield "queue", f"{shown(record.queue)} is no queue name; use 1-128 of A-Z a-z 0-9 _ . : -"
+        yield "queue", no_queue_name(record.queue)
     if not isinstance(record.payload, bytes):
         yield "payload", f"must be bytes, not {type(record.payload).__name__}"
     if not is_rank(record.priority):
@@ -155,6 +155,14 @@ def shown(value: Any) -> str:
 
 def is_queue_name(value: Any) -> bool:
     return isinstance(value, str) and _queue_name.match(value) is not None
+
+
+def no_queue_name(value: Any) -> str:
+    return f"{shown(value)} is no queue name; use 1-128 of A-Z a-z 0-9 _ . : -"
+
+
+def no_option(who: str, name: object, known: Iterable[str]) -> str:
+    return f"{who} has no option {name!r}; there are {', '.join(sorted(known))}"
 
 
 def is_rank(value: Any) -> bool:

@@ -23,7 +23,7 @@ from django.apps import apps
 from .. import exceptions, tasks
 from ..context import JobContext
 from ..tasks import Submission, registry
-from ..values import is_queue_name, is_rank, shown
+from ..values import is_queue_name, is_rank, no_option, no_queue_name, shown
 from .api import AnyContext, AnyTask, InvalidTask, Task
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -90,7 +90,7 @@ class HarborTask(AnyTask):
 
 def _refuse_unknown(who: str, given: Mapping[str, Any], known: set[str]) -> None:
     for name in sorted(given.keys() - known):
-        raise InvalidTask(f"{who} has no option {name!r}; there are {', '.join(sorted(known))}.")
+        raise InvalidTask(f"{no_option(who, name, known)}.")
 
 
 # -- refusing ----------------------------------------------------------------------------------
@@ -114,7 +114,7 @@ def refuse(task: AnyTask) -> None:
         kind = type(task.run_after).__name__
         raise InvalidTask(f"run_after must be an aware datetime, not {kind}.")
     if not is_queue_name(task.queue_name):
-        raise InvalidTask(f"{shown(task.queue_name)} is no queue name.")
+        raise InvalidTask(no_queue_name(task.queue_name))
 
 
 # -- registering -------------------------------------------------------------------------------

@@ -144,12 +144,21 @@ def move(
         out.facts({"would be " + done: matching})
     else:
         total = _over(options, out, verb, which, matching)
-        out.facts({done: total.moved, "asked": total.asked, "left": dict(total.left)})
+        out.facts(_counts(done, total, out))
     if not matching:
         out.say(_nothing(options, fixed))
     elif options["dry_run"] or total.moved or total.asked:
         return 0
     return 1
+
+
+def _counts(done: str, total: Moved, out: Output) -> dict[str, Any]:
+    if out.as_json:
+        return {done: total.moved, "asked": total.asked, "left": dict(total.left)}
+    counts: dict[str, Any] = {done: total.moved}
+    if total.asked:
+        counts["asked to stop"] = total.asked
+    return counts | {f"left, {reason}": count for reason, count in total.left.items()}
 
 
 def _nothing(options: dict[str, Any], fixed: dict[str, Any]) -> str:

@@ -765,7 +765,7 @@ def test_a_queue_of_another_backend_need_not_be_one_here(settings, own_registry,
     discover()
     result = other.using(backend="harbor", queue_name="high").enqueue("x")
     assert job_of(result).queue == "high"
-    with pytest.raises(api.InvalidTask, match="'high priority' is no queue name"):
+    with pytest.raises(api.InvalidTask, match="'high priority' is no queue name; use 1-128 of "):
         other.using(backend="harbor")
 
 

@@ -251,6 +251,12 @@ class TestVerbs:
         assert told("cancel", job.pk) == {"cancelled": 1, "asked": 0, "left": {}}
         assert told("cancel", job.pk, code=1)["left"] == {"ended": 1}
 
+    def test_people_are_told_what_happened_and_not_what_did_not(self):
+        job, running = JobFactory(), job_in("inflight")
+        assert run("cancel", job.pk)[1] == "cancelled  1\n"
+        said = run("cancel", job.pk, running.pk)[1]
+        assert said.split() == ["cancelled", "0", "asked", "to", "stop", "1", "left,", "ended", "1"]
+
     def test_by_force(self):
         job = job_in("inflight")
         assert told("cancel", job.pk)["asked"] == 1

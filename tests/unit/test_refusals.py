@@ -261,6 +261,7 @@ def test_the_largest_argument_is_blamed_for_the_size():
     assert caught.value.argument == "argument 2"
     assert str(caught.value) == (
         "Too large to be stored: more than 100 bytes; the largest part is argument 2 (list)."
+        " Store it as a row or a file, and pass its id or path instead."
     )
 
 

@@ -63,14 +63,14 @@ REFUSED = [
     ({"args": "abc"}, "args: must be a list or tuple"),
     ({"kwargs": [1]}, "kwargs: must be a dict of names"),
     ({"kwargs": {1: 2}}, "kwargs: must be a dict of names"),
-    ({"queue": "a b"}, "queue: 'a b' is no queue name"),
+    ({"queue": "a b"}, "queue: 'a b' is no queue name; use 1-128 of "),
     ({"priority": 101}, "priority: 101 is not a rank"),
     ({"jitter": -1}, "jitter: .* is negative"),
     ({"catch_up": "some"}, "catch_up: must be 'skip' or 'all', not 'some'"),
     ({"overlap": "deny"}, "overlap: must be 'skip' or 'allow', not 'deny'"),
     ({"catch_up": "all"}, "it needs overlap='allow'"),
     ({"fixed_rate": None}, "give one of cron"),
-    ({"every": 5}, "a schedule has no option 'every'"),
+    ({"every": 5}, "a schedule has no option 'every'; there are anchor, args, "),
 ]
 
 

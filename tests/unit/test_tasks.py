@@ -195,7 +195,7 @@ REFUSED = [
     ("name", "nul\0", "a task's name must have"),
     ("name", "\ud800", "a task's name must have"),
     ("name", 7, "a task's name must have 1-255 characters: 7"),
-    ("colour", "red", "@task has no option 'colour'"),
+    ("colour", "red", "@task has no option 'colour'; there are aliases, atomic, "),
     ("function", plain, "@task has no option 'function'"),
     ("submission", Submission(), "@task has no option 'submission'"),
     ("run_at", None, "@task has no option 'run_at'"),
@@ -355,14 +355,14 @@ def test_using_can_go_back_to_what_the_settings_say():
 
 @pytest.mark.parametrize("option", ["id", "colour", "max_retries", "task", "payload"])
 def test_using_refuses_what_is_no_option(option):
-    with pytest.raises(InvalidJob, match=f"has no option '{option}'") as caught:
+    with pytest.raises(InvalidJob, match=f"has no option '{option}'; there are after, ") as caught:
         add.using(**{option: "x"})
     assert caught.value.field == option
 
 
 @pytest.mark.parametrize("queue", ["", "two words", "100%", "it's", "q" * 129, 7, ["mail"]])
 def test_using_refuses_what_is_no_queue_name(queue):
-    with pytest.raises(InvalidJob, match=r"queue: .* is no queue name") as caught:
+    with pytest.raises(InvalidJob, match=r"queue: .* is no queue name; use 1-128 of ") as caught:
         add.using(queue=queue)
     assert caught.value.field == "queue"
 
