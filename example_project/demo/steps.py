@@ -21,7 +21,7 @@ from django.db.models import Max
 from example_project.shop import orders, tasks
 from example_project.shop.models import Order, Product
 from taskharbor_django import Priority, TaskHarborError, cancel
-from taskharbor_django.lifecycle import WAITING
+from taskharbor_django.lifecycle import WAITING, JobState
 from taskharbor_django.models import Job, Worker
 
 from . import samples, telling
@@ -193,7 +193,8 @@ def show_jobs(run):
 
 
 def _kind(job):
-    when = f"{job.run_at:%Y-%m-%d %H:%M} UTC" if job.run_at else "at once"
+    now = "after others" if job.state == JobState.BLOCKED else "at once"
+    when = f"{job.run_at:%Y-%m-%d %H:%M} UTC" if job.run_at else now
     return job.queue, _priority(job.priority), job.state, when, short(job.task)
 
 
