@@ -19,6 +19,7 @@ from .task_options import DEFAULT, Limit, checked_options, duration_option
 from .values import is_queue_name, no_option, no_queue_name, shown
 
 MOST_SHAPES = 100  # remembered for a task that takes any names
+UNKNOWN = "No installed app has registered a task {!r:.250}; the module tasks of each is imported."
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -296,7 +297,7 @@ class Registry:
         try:
             return self._tasks[name]
         except KeyError:
-            raise UnknownTask(f"No installed app has registered a task {name!r:.300}.") from None
+            raise UnknownTask(UNKNOWN.format(name)) from None
 
     def __contains__(self, name: str) -> bool:
         return name in self._tasks
