@@ -210,7 +210,7 @@ def _duration(name: str, value: Any) -> Any:
     if not isinstance(value, timedelta):
         yield name, f"must be a timedelta, not {type(value).__name__}"
     elif value < timedelta(0):
-        yield name, f"{value} is negative"
+        yield name, f"{value.total_seconds():g} s is negative"
     elif value > DURATION_MAX:
         yield name, f"{value} is longer than a century"
 

@@ -165,7 +165,7 @@ REFUSED = [
     ("max_retries", -1, "max_retries must be a whole number from 0, not -1"),
     ("max_retries", 2**31 - 1, "max_retries must be"),
     ("max_retries", "1", "max_retries must be"),
-    ("timeout", -1, "timeout: .* is negative"),
+    ("timeout", -1, "timeout: -1 s is negative"),
     ("timeout", "1 h", "timeout: must be a timedelta, not str"),
     ("timeout", True, "timeout: must be a timedelta, not bool"),
     ("lifetime", 1e300, r"lifetime: 1e\+300 seconds is no duration"),
