@@ -6,6 +6,7 @@ dead, ready or scheduled here can be run by a worker of the example.
 """
 
 import random
+from collections import Counter
 from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
@@ -18,6 +19,9 @@ from taskharbor_django.payload import encode_call
 
 SHOP = "example_project.shop.tasks"
 BATCH = 2_000
+WORKER = "seed"
+MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
+DOWN = timedelta(minutes=25)  # so long the mail server is away
 # task -> its queue, the arguments of its n-th call, its share of the day
 TASKS = {
     "send_offer": ("mail", lambda n: (f"customer{n}@shop.example", "anchor"), 60),
@@ -45,6 +49,9 @@ class Incident:
     share: int
     reason: str = "exhausted"
     category: str = "temporary"
+    attempts: int = 3
+    end: str = "failed"
+    since: timedelta = 55 * MINUTE  # so that all of them died within the last hour
 
 
 INCIDENTS = [
@@ -52,18 +59,20 @@ INCIDENTS = [
         "send_offer",
         "ConnectionRefusedError",
         "ConnectionRefusedError: [Errno 111] mail.shop.example:25 refused message {n}",
-        70,
+        84,
+        since=DOWN,
     ),
-    Incident("pick", "OperationalError", "OperationalError: scanner {n} is out of battery", 14),
+    Incident("pick", "OperationalError", "OperationalError: scanner {n} is out of battery", 6),
     Incident(
         "import_prices",
         "PermanentError",
         "PermanentError: line {n} of the price list is unreadable",
-        9,
+        5,
         "permanent",
         "permanent",
+        attempts=1,
     ),
-    Incident("convert", "JobTimeout", "The job ran longer than 30 s.", 5, category="timeout"),
+    Incident("convert", "JobTimeout", "The job ran longer than 30 s.", 3, category="timeout"),
     Incident(
         "count_visit",
         "",
@@ -71,6 +80,7 @@ INCIDENTS = [
         2,
         "lease_lost",
         "system",
+        end="lost",
     ),
 ]
 TRACEBACK = """Traceback (most recent call last):
@@ -131,7 +141,7 @@ def _ran(job, chance):
 
 
 def dead(number, now, chance):
-    """Dead jobs, each with its letter and its last attempt."""
+    """Dead jobs, each with its letter and its attempts."""
     for seq in range(number):
         (incident,) = chance.choices(INCIDENTS, [each.share for each in INCIDENTS])
         yield _dead(incident, seq, now, chance)
@@ -139,58 +149,72 @@ def dead(number, now, chance):
 
 def _dead(incident, seq, now, chance):
     job = _job(incident.task, JobState.DONE, seq, now=now, chance=chance)
-    job.finished_at = job.failed_at = now - timedelta(seconds=chance.random() ** 2 * 5_400)
-    job.started_at = job.finished_at - timedelta(seconds=chance.random() * 2)
-    job.created_at = job.available_at = job.finished_at - timedelta(minutes=8)
-    job.state, job.attempts, job.executions, job.lease_version = JobState.DEAD, 3, 3, 3
+    job.finished_at = job.failed_at = now - chance.random() * incident.since
     said = {
         "category": incident.category,
         "error_class": incident.error_class,
         "error": incident.error.format(n=seq),
     }
-    job.last_error, job.failure_category = said["error"], incident.category
     said["traceback"] = TRACEBACK.format(task=incident.task, error=said["error"])
-    mark = fingerprint(job.task, incident.reason, incident.error_class, said["error"])
-    letter = DeadLetter(
+    attempts = list(_attempts(job, incident, said, chance))
+    job.created_at = job.available_at = attempts[0].started_at - timedelta(seconds=2)
+    job.updated_at, job.started_at = job.finished_at, attempts[-1].started_at
+    job.state, job.executions, job.lease_version = JobState.DEAD, len(attempts), len(attempts)
+    lost = incident.end == "lost"
+    job.attempts, job.lease_losses = (0, len(attempts)) if lost else (len(attempts), 0)
+    job.lease = None if lost else job.lease
+    job.last_error, job.failure_category = said["error"], incident.category
+    return job, _letter(job, incident, said), attempts
+
+
+def _attempts(job, incident, said, chance):
+    """All its attempts, the last of which ended with it; those before, a few seconds apart."""
+    for number in range(1, incident.attempts + 1):
+        ended = job.finished_at - timedelta(seconds=4) * (incident.attempts - number)
+        yield Attempt(
+            job=job,
+            lease_version=number,
+            number=number,
+            end=incident.end,
+            worker=WORKER,
+            started_at=ended - timedelta(seconds=chance.random() * 2),
+            finished_at=ended,
+            **said,
+        )
+
+
+def _letter(job, incident, said):
+    return DeadLetter(
         job=job,
         open_for=job.pk,
         task=job.task,
         queue=job.queue,
         reason=incident.reason,
-        fingerprint=mark,
-        attempts=3,
+        fingerprint=fingerprint(job.task, incident.reason, incident.error_class, said["error"]),
+        attempts=job.attempts,
         died_at=job.finished_at,
         **said,
     )
-    attempt = Attempt(
-        job=job,
-        lease_version=3,
-        number=3,
-        end="failed",
-        worker="seed",
-        started_at=job.started_at,
-        finished_at=job.finished_at,
-        **said,
-    )
-    return job, letter, attempt
 
 
-def minutes(now, chance):
-    """The statistics of the last hour; in the middle of it the mail server went away."""
-    start = now.replace(second=0, microsecond=0) - timedelta(minutes=59)
-    for place in range(60):
-        minute = start + timedelta(minutes=place)
-        for queue, rate in (("mail", 90), ("default", 45), ("warehouse", 8)):
-            down = queue == "mail" and place > 35
-            done = int(rate * chance.uniform(0.6, 1.2) * (0.25 if down else 1))
-            failed = int(rate * chance.uniform(0.3, 0.6)) if down else chance.randint(0, 2)
+def minutes(now, chance, letters):
+    """The statistics of the last hour: who died in it, and the attempts that failed before that."""
+    start = now.replace(second=0, microsecond=0) - 59 * MINUTE
+    died, failed = Counter(), Counter()
+    for letter in letters:
+        place = letter.queue, (letter.died_at - start) // MINUTE
+        died[place] += 1
+        failed[place] += max(letter.attempts - 1, 0)
+    for queue, rate in (("mail", 160), ("default", 60), ("warehouse", 20)):
+        for minute in range(60):
+            down = queue == "mail" and minute >= 60 - DOWN // MINUTE
             yield QueueMinute(
-                minute=minute,
+                minute=start + minute * MINUTE,
                 queue=queue,
-                worker="seed",
-                done=done,
-                failed=failed,
-                dead=failed // 3,
+                worker=WORKER,
+                done=int(rate * chance.uniform(0.6, 1.2) * (0.25 if down else 1)),
+                failed=failed[queue, minute] + chance.randint(0, 2),
+                dead=died[queue, minute],
             )
 
 

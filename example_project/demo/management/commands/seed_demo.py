@@ -32,8 +32,7 @@ class Command(BaseCommand):
             _shop()
             self._load(seeds.jobs(options["jobs"], now, chance), options["jobs"], "jobs")
             self._load(seeds.dead(options["dead"], now, chance), options["dead"], "dead letters")
-            rows = list(seeds.minutes(now, chance))
-            QueueMinute.objects.bulk_create(rows, ignore_conflicts=True)
+            _count(now, chance)
         if connection.vendor == "postgresql":
             _analyze()
         took = monotonic() - started
@@ -45,8 +44,7 @@ class Command(BaseCommand):
         """Store them, and say now and then how far it is."""
         loaded, told = 0, monotonic()
         while batch := list(itertools.islice(rows, seeds.BATCH)):
-            # What is dead has its letter and its attempt beside it.
-            for alike in zip(*batch, strict=True) if isinstance(batch[0], tuple) else [batch]:
+            for alike in _by_kind(batch):
                 store(alike)
             loaded += len(batch)
             if monotonic() - told >= TELL_EACH:
@@ -61,6 +59,22 @@ def _shop():
     product, _ = Product.objects.get_or_create(sku="anchor", defaults=facts)
     if not Order.objects.filter(pk=1).exists():
         Order.objects.create(pk=1, product=product, email="customer@shop.example")
+
+
+def _by_kind(batch):
+    """Rows of one model each; what is dead has its letter and its attempts beside it."""
+    if not isinstance(batch[0], tuple):
+        return [batch]
+    jobs, letters, attempts = zip(*batch, strict=True)
+    return [jobs, letters, list(itertools.chain.from_iterable(attempts))]
+
+
+def _count(now, chance):
+    """Write the statistics anew: what died in an earlier load of this hour is dead still."""
+    letters = DeadLetter.objects.filter(died_at__gte=now - seeds.HOUR)
+    rows = list(seeds.minutes(now, chance, letters.only("queue", "died_at", "attempts")))
+    QueueMinute.objects.filter(worker=seeds.WORKER).delete()
+    QueueMinute.objects.bulk_create(rows)
 
 
 def store(rows):
