@@ -22,7 +22,7 @@ class JobState(TextChoices):
     BLOCKED = "blocked", _("blocked")
     SCHEDULED = "scheduled", _("scheduled")
     READY = "ready", _("ready")
-    INFLIGHT = "inflight", _("inflight")
+    INFLIGHT = "inflight", _("running")  # to people: every screen says so
     DONE = "done", _("done")
     DEAD = "dead", _("dead")
     CANCELLED = "cancelled", _("cancelled")

@@ -308,7 +308,7 @@ class Migration(migrations.Migration):
                             ("blocked", "blocked"),
                             ("scheduled", "scheduled"),
                             ("ready", "ready"),
-                            ("inflight", "inflight"),
+                            ("inflight", "running"),
                             ("done", "done"),
                             ("dead", "dead"),
                             ("cancelled", "cancelled"),

@@ -1,11 +1,12 @@
 """What helps whoever looks for a job or repairs one: suggestions, order, ways from page to page."""
 
+import re
 from datetime import timedelta
 
 import pytest
 from django.contrib import admin
 
-from taskharbor_django.models import Attempt, DeadLetter, Job, Worker
+from taskharbor_django.models import Attempt, DeadLetter, Job, Worker, Workflow
 from tests.factories import job_in, utcnow
 
 from . import died, url
@@ -28,7 +29,7 @@ def test_a_group_is_requeued_from_the_list_of_groups(operator):
 
 def test_who_may_not_requeue_finds_no_button_for_it(visitor):
     died("f1")
-    client = visitor("view_deadletter", "discard_deadletter")
+    client = visitor("view_job", "view_deadletter", "discard_deadletter")
     page = page_of(client, "deadletter_changelist")
     assert url("job_act", "discard") in page
     assert 'name="fingerprint"' not in page
@@ -99,6 +100,21 @@ def test_the_state_is_shown_where_it_differs(operator, query, shown):
         job_in(state, correlation_id="together")
     page = operator.get(url("job_changelist") + query).content.decode()
     assert ('<span class="th-state' in page) is shown
+
+
+def test_a_state_has_one_name_on_every_screen(operator):
+    job, flow = job_in("inflight"), Workflow.objects.create(name="f", created_at=utcnow())
+    Job.objects.filter(pk=job.pk).update(workflow=flow)
+    pages = [operator.get("/admin/taskharbor/").content.decode()]
+    pages += [page_of(operator, name) for name in ("queue_changelist", "job_changelist")]
+    pages += [
+        page_of(operator, "job_change", job.pk),
+        page_of(operator, "workflow_change", flow.pk),
+    ]
+    for page in pages:
+        shown = re.sub(r"<[^>]*>", " ", page)
+        assert re.search(r"\brunning\b", shown, re.IGNORECASE)
+        assert not re.search("inflight", shown, re.IGNORECASE)
 
 
 def test_filters_suggest_the_tasks_of_the_project_and_their_queues(operator):
