@@ -4,10 +4,11 @@ from urllib.parse import urlencode
 from uuid import uuid4
 
 import pytest
+from django.apps import apps
 from django.contrib.admin.models import LogEntry
 from django.test import Client
 
-from taskharbor_django.admin import acting
+from taskharbor_django.admin import acting, schedules, workers, workflows
 from taskharbor_django.admin.actions import ACTIONS
 from taskharbor_django.admin.criteria import CriteriaForm
 from taskharbor_django.lifecycle import JobState
@@ -52,6 +53,18 @@ def test_every_action_is_tested_here():
     assert CASES.keys() == ACTIONS.keys()
 
 
+def test_every_permission_of_the_package_is_asked_for_somewhere():
+    models = apps.get_app_config("taskharbor").get_models()
+    made = {codename for model in models for codename, _ in model._meta.permissions}
+    asked = {action.permission for action in ACTIONS.values()}
+    asked |= {permission for _, permission in workers.REQUESTS.values()}
+    asked |= {permission for _, permission, _ in schedules.REQUESTS.values()}
+    asked |= {permission for permission, _ in workflows.REQUESTS.values()}
+    # Tested beside the screens.
+    asked |= {"pause_queue", "resume_queue", "view_payload", "view_traceback"}
+    assert made == asked
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_who_has_the_permission_may(visitor, name):
     before, after = CASES[name]
@@ -79,10 +92,30 @@ def test_who_has_every_other_permission_may_not(visitor, name):
 
 
 @pytest.mark.parametrize("name", CASES)
+def test_lists_have_the_buttons_of_who_may_and_no_others(visitor, name):
+    died("f1") if CASES[name][0] == "dead" else job_in(CASES[name][0])
+    pages = [url("job_changelist", state=CASES[name][0])]
+    if CASES[name][0] == "dead":
+        pages += [url("deadletter_changelist"), url("deadletter_changelist", fingerprint="f1")]
+    others = {action.permission for action in ACTIONS.values()} - {ACTIONS[name].permission}
+    views = ("view_job", "view_deadletter")
+    may, may_not = visitor(*views, ACTIONS[name].permission), visitor(*views, *others)
+    for page in pages:
+        assert url("job_act", name) in may.get(page).content.decode()
+        assert url("job_act", name) not in may_not.get(page).content.decode()
+
+
+@pytest.mark.parametrize("name", CASES)
 def test_who_may_not_view_jobs_may_do_nothing_to_them(visitor, name):
-    job = job_in(CASES[name][0])
-    client = visitor(ACTIONS[name].permission)
-    assert client.post(url("job_act", name), confirmed(job)).status_code == 403
+    job = died("f1") if CASES[name][0] == "dead" else job_in(CASES[name][0])
+    client = visitor("view_deadletter", ACTIONS[name].permission)
+    for data in (named(job), confirmed(job)):
+        assert client.post(url("job_act", name), data).status_code == 403
+    for query in ({}, {"fingerprint": "f1"}):
+        page = client.get(url("deadletter_changelist", **query))
+        assert url("job_act", name) not in page.content.decode()
+    assert state_of(job) == CASES[name][0]
+    assert not LogEntry.objects.exists()
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -114,6 +114,7 @@ def test_tracebacks_are_for_who_may_view_them(visitor):
     ],
 )
 def test_a_queue_is_paused_and_resumed_by_who_may(visitor, screen, permission, data):
+    job_in("ready", queue="mail")
     pause("mail") if screen == "queue_resume" else None
     others = {"pause_queue", "resume_queue"} - {permission}
     refused = visitor("view_queue", *others)
@@ -122,6 +123,8 @@ def test_a_queue_is_paused_and_resumed_by_who_may(visitor, screen, permission, d
     assert visitor(permission).post(url(screen), data).status_code == 403
     before = Queue.objects.values().first()
     allowed = visitor("view_queue", permission)
+    assert url(screen) in text(allowed.get(url("queue_changelist")))
+    assert not LogEntry.objects.exists()
     assert allowed.post(url(screen), data).status_code == 302
     assert Queue.objects.values().first() != before
     assert LogEntry.objects.get().object_id == "mail"
@@ -140,8 +143,11 @@ def test_a_worker_is_asked_by_who_may(visitor, what, permission, request_):
     row = worker(request="" if what == "quiet" else "quiet")
     address, data = url("worker_ask", what), {"worker": row.pk}
     others = {"quiet_worker", "stop_worker"} - {permission}
-    assert visitor("view_worker", *others).post(address, data).status_code == 403
+    refused = visitor("view_worker", *others)
+    assert address not in text(refused.get(url("worker_changelist")))
+    assert refused.post(address, data).status_code == 403
     assert visitor(permission).post(address, data).status_code == 403
+    assert not LogEntry.objects.exists()
     allowed = visitor("view_worker", permission)
     assert address in text(allowed.get(url("worker_changelist")))
     assert allowed.post(address, data).status_code == 302
@@ -465,6 +471,7 @@ def test_a_made_up_key_is_the_first_page(operator, key):
 
 def test_a_filter_without_an_index_looks_at_the_first_and_says_so(operator, monkeypatch):
     monkeypatch.setattr("taskharbor_django.admin.jobs.LOOKED_AT", 3)
+    monkeypatch.setattr("taskharbor_django.admin.jobs.NEAR", 2)
     now = utcnow()
     ended = [
         job_in("done", task="rare" if n in (0, 4) else "usual", created_at=now + timedelta(hours=n))
@@ -549,8 +556,8 @@ def test_a_priority_is_shown_by_its_level(operator):
     assert "priority high" in plain(operator.get(url("job_change", high.pk)))
     assert "priority 7" in plain(operator.get(url("job_change", odd.pk)))
     page = text(operator.get(url("job_changelist") + "?state=ready"))
-    assert '<td class="th-num" data-label="priority">high</td>' in page
-    assert '<td class="th-num" data-label="priority">7</td>' in page
+    assert '<td data-label="priority">high</td>' in page
+    assert '<td data-label="priority">7</td>' in page
 
 
 def test_a_run_is_counted_as_one(operator):
