@@ -77,7 +77,7 @@ class DeadLetterAdmin(Screen):
         return self.respond(
             request,
             "dead_group.html",
-            name_of(latest) if latest else _("Dead letters"),
+            name_of(latest) if latest else _("An error group"),
             facts=facts,
             latest=latest,
             page=page(rows, NEWEST, request.GET),

@@ -15,6 +15,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from ..operations import Left, Moved
+from ..templatetags.taskharbor import number
 
 
 def told(left: Mapping[str, int]) -> list[tuple[int, str]]:
@@ -24,20 +25,20 @@ def told(left: Mapping[str, int]) -> list[tuple[int, str]]:
 
 def say(request: HttpRequest, done: str | Promise, moved: Moved) -> None:
     """Tell the visitor how many were moved, asked and left."""
-    number = moved.moved
-    text = ngettext("%(n)d job %(done)s.", "%(n)d jobs %(done)s.", number)
-    level = messages.SUCCESS if number or moved.asked else messages.WARNING
-    messages.add_message(request, level, text % {"n": number, "done": done})
+    count = moved.moved
+    text = ngettext("%(n)s job %(done)s.", "%(n)s jobs %(done)s.", count)
+    level = messages.SUCCESS if count or moved.asked else messages.WARNING
+    messages.add_message(request, level, text % {"n": number(count), "done": done})
     if moved.asked:
         asked = ngettext(
-            "%(n)d running job was asked to stop.",
-            "%(n)d running jobs were asked to stop.",
+            "%(n)s running job was asked to stop.",
+            "%(n)s running jobs were asked to stop.",
             moved.asked,
         )
-        messages.success(request, asked % {"n": moved.asked})
+        messages.success(request, asked % {"n": number(moved.asked)})
     for count, why in told(moved.left):
-        left = ngettext("%(n)d job was left: %(why)s.", "%(n)d jobs were left: %(why)s.", count)
-        messages.warning(request, left % {"n": count, "why": why})
+        left = ngettext("%(n)s job was left: %(why)s.", "%(n)s jobs were left: %(why)s.", count)
+        messages.warning(request, left % {"n": number(count), "why": why})
     if moved.causes:
         names = ", ".join(str(cause) for cause in moved.causes[:5])
         messages.info(request, _("Requeue instead: %(names)s") % {"names": names})

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 from django.db import connections
-from selenium.common.exceptions import StaleElementReferenceException
+from selenium.common.exceptions import StaleElementReferenceException, WebDriverException
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.wait import WebDriverWait
 
@@ -27,9 +27,9 @@ LEASE = timedelta(minutes=5)
 
 
 def until(condition):
-    """Wait for it; an element that the live page has replaced meanwhile is looked for again."""
+    """Wait for it; a page that gives way to another, or a part of it, is looked at again."""
     wait = WebDriverWait(
-        None, PATIENCE, poll_frequency=0.05, ignored_exceptions=[StaleElementReferenceException]
+        None, PATIENCE, poll_frequency=0.05, ignored_exceptions=[WebDriverException]
     )
     return wait.until(lambda _: condition(), "it never came to that")
 
@@ -45,20 +45,41 @@ def body(driver):
 
 
 def click(driver, css):
+    """Click what leads to no other page."""
     click_first(driver, By.CSS_SELECTOR, css)
 
 
+def follow(driver, css):
+    """Click a link."""
+    leave(driver, By.CSS_SELECTOR, css)
+
+
 def press(driver, label):
-    """Press the button that says so."""
+    """Press the button that says so; each of them leads to another page."""
     path = f"//button[starts-with(normalize-space(), '{label}')] | //input[@value='{label}']"
-    click_first(driver, By.XPATH, path)
+    leave(driver, By.XPATH, path)
+
+
+def leave(driver, by, what):
+    """Click it, and wait for the next page: nothing is read or clicked on the one before it."""
+    old = element(driver, "html")
+    click_first(driver, by, what)
+    until(lambda: is_gone(old) and driver.execute_script("return document.readyState") != "loading")
+
+
+def is_gone(page):
+    try:
+        page.is_enabled()
+    except StaleElementReferenceException:
+        return True
+    return False
 
 
 def click_first(driver, by, what):
-    """Click it once it is there; a live part may replace it between the look and the click."""
+    """Click it once it is seen; a live part may replace it between the look and the click."""
 
     def clicked():
-        for found in driver.find_elements(by, what)[:1]:
+        for found in [each for each in driver.find_elements(by, what) if each.is_displayed()][:1]:
             found.click()
             return True
         return False
@@ -93,18 +114,17 @@ def test_an_operator_finds_the_cause_and_requeues_all_of_it(browser, site, javas
     driver = browser(javascript=javascript)
     driver.get(f"{site}/admin/taskharbor/")
     assert "Jobs died within the last hour: mail 5" in body(driver)
-    click(driver, ".th-warnings .th-dying a")
-    until(lambda: "5 dead jobs in 1 group" in body(driver))
-    click(driver, ".th-table tbody th a")
+    follow(driver, ".th-warnings .th-dying a")
+    assert "5 dead jobs in 1 group" in body(driver)
+    follow(driver, ".th-table tbody th a")
     click(driver, ".th-letter summary")
     until(lambda: "mail.shop.example refused" in body(driver))
-    click(driver, "input[name=all][value='1']")
     press(driver, "Requeue")
-    until(lambda: "5 jobs are meant." in body(driver))
+    assert "5 jobs are meant." in body(driver)
     element(driver, "textarea[name=note]").send_keys("the mail server is back")
     press(driver, "Requeue")
     for looked_at in () if javascript else (2, 4):
-        until(lambda n=looked_at: f"{n} of 5 jobs looked at." in body(driver))
+        assert f"{looked_at} of 5 jobs looked at." in body(driver)
         press(driver, "Continue")
     until(lambda: "5 jobs requeued." in body(driver))
     notes = set(DeadLetter.objects.filter(queue="mail").values_list("note", flat=True))
@@ -153,6 +173,12 @@ def test_a_hidden_page_asks_for_nothing(browser, site):
     until(note.is_displayed)
     driver.execute_script("window.fetch = window.answers")
     until(lambda: not note.is_displayed())
+    # Nor is it a page that Django's own database could not be asked for.
+    driver.execute_script("window.fetch = async () => new Response('', { status: 500 })")
+    until(note.is_displayed)
+    assert "mail" in body(driver)
+    driver.execute_script("window.fetch = window.answers")
+    until(lambda: not note.is_displayed())
 
 
 def show(driver, *, seen):
@@ -199,10 +225,28 @@ def test_all_rows_of_a_page_are_selected_at_once(browser, site):
     driver.get(f"{site}/admin/taskharbor/deadletter/?fingerprint=f1")
     click(driver, "input[data-th-all]")
     press(driver, "Discard")
-    until(lambda: "3 jobs are meant." in body(driver))
+    assert "3 jobs are meant." in body(driver)
     press(driver, "Discard")
-    until(lambda: "3 jobs discarded." in body(driver))
+    assert "3 jobs discarded." in body(driver)
     assert set(Job.objects.values_list("state", flat=True)) == {"cancelled"}
+
+
+@pytest.mark.parametrize("javascript", [True, False], ids=["with scripts", "without scripts"])
+@pytest.mark.parametrize("page", ["job/?state=dead", "deadletter/?fingerprint=f1"])
+def test_buttons_are_for_all_until_something_is_selected(browser, site, javascript, page):
+    for _ in range(3):
+        died("f1")
+    driver = browser(javascript=javascript)
+    driver.get(f"{site}/admin/taskharbor/{page}")
+    bars = (".th-on-all", ".th-on-selected")
+    assert [is_seen(driver, css) for css in bars] == [True, False]
+    click(driver, "input[name=_selected_action]")
+    assert [is_seen(driver, css) for css in bars] == [False, True]
+    press(driver, "Requeue")
+    assert "1 job is meant." in body(driver)
+    driver.get(f"{site}/admin/taskharbor/{page}")
+    press(driver, "Requeue")
+    assert "3 jobs are meant." in body(driver)
 
 
 PHONE = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
@@ -269,9 +313,9 @@ def test_no_page_is_wider_than_a_phone(browser, site):
         wide = driver.execute_script("return document.documentElement.scrollWidth")
         assert wide <= 391, page
     # Where there is no sidebar, the screens lead to each other.
-    click(driver, ".th-nav a[href$='deadletter/']")
+    follow(driver, ".th-nav a[href$='deadletter/']")
     press(driver, "Requeue")
-    until(lambda: "1 job is meant." in body(driver))
+    assert "1 job is meant." in body(driver)
 
 
 def test_what_somebody_opens_stays_open_while_the_page_renews_itself(browser, site):
