@@ -183,7 +183,11 @@ def tells_how_jobs_are_stored(said):
     assert jobs[0] == jobs[1]
     assert "created: False" in said
     assert "InvalidPayload: argument 1 (example_project.shop.models.Order) cannot be stored" in said
-    for row in ("default critical ready at once 1 charge_card", "mail bulk ready at once 21"):
+    for row in (
+        "default critical ready at once 1 charge_card",
+        "default normal blocked after others 1 report_stock",
+        "mail bulk ready at once 21",
+    ):
         assert row in plain(said)
 
 
