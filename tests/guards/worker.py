@@ -1,0 +1,153 @@
+"""What a worker promises: what it holds is renewed, settled once, and given back as it was."""
+
+from . import Change, guard
+from .storage import BOTH, CLAIMS, CONTRACT, MOVES, STATEMENTS
+
+PACKAGE = "taskharbor_django"
+WORKER = f"{PACKAGE}/worker"
+POOLS, COMPLETER = f"{WORKER}/pools.py", f"{WORKER}/completer.py"
+NOTIFY = f"{PACKAGE}/operations/notify.py"
+ON_COMMIT = "transaction.on_commit(lambda: _notify_all(wanted, using), using=using, robust=True)"
+
+IN_COMPLETER = "tests/worker/test_completer.py"
+IN_WORKER = "tests/worker/test_worker.py"
+IN_NOTIFY = "tests/operations/test_notify.py"
+QUARANTINE = (
+    f"{IN_WORKER}::test_the_job_of_a_dead_worker_runs_in_quarantine_and_its_loss_is_written_down"
+)
+LAST_ACT = f"{IN_WORKER}::test_the_job_of_a_handler_that_will_not_stop_is_released_as_the_last_act"
+REFUSED = f"{IN_COMPLETER}::test_one_outcome_that_the_database_refuses_does_not_block_its_batch"
+PLAIN_FAILURE = (
+    "tests/operations/test_settle.py"
+    "::test_a_refused_outcome_becomes_a_plain_failure_and_the_others_are_settled"
+)
+ALONE = f"{CONTRACT}::test_a_job_that_lost_a_lease_is_alone_in_its_next"
+
+GUARDS = [
+    guard(
+        "heartbeat-forgets-prefetched",
+        Change(
+            f"{WORKER}/holdings.py",
+            "return list(self._leases)",
+            "return [\n"
+            "                token\n"
+            "                for token, hold in self._leases.items()\n"
+            "                if any(running.started_at for running in hold.jobs.values())\n"
+            "            ]",
+        ),
+        red=[f"{IN_WORKER}::test_the_lease_of_a_job_in_the_line_is_renewed"],
+    ),
+    guard(
+        "release-charges-a-loss",
+        Change(
+            MOVES,
+            '        "executions": held.executions - ',
+            '        "lease_losses": held.lease_losses + 1,\n'
+            '        "executions": held.executions - ',
+        ),
+        red=[f"{CONTRACT}::test_a_release_gives_the_job_back_as_it_was"],
+        on=BOTH,
+    ),
+    guard(
+        "woken-before-commit",
+        Change(
+            NOTIFY,
+            ON_COMMIT,
+            "from contextlib import closing\n"
+            "        with closing(connection.copy()) as other, other.cursor() as cursor:\n"
+            "            for queue in wanted:\n"
+            "                cursor.execute(_NOTIFY, [CHANNEL, queue])",
+        ),
+        red=[f"{IN_NOTIFY}::test_nobody_is_woken_before_the_commit"],
+    ),
+    guard(
+        "woken-in-the-transaction",
+        # The server holds such a call back by itself until the commit.
+        Change(NOTIFY, ON_COMMIT, "_notify_all(wanted, using)"),
+        red=[
+            f"{IN_NOTIFY}::test_the_wake_up_is_no_part_of_the_transaction",
+            f"{IN_NOTIFY}::test_what_was_rolled_back_does_not_use_up_the_next_call",
+        ],
+    ),
+    guard(
+        "refused-outcome-blocks-its-batch",
+        Change(
+            f"{PACKAGE}/operations/settle.py",
+            "        if len(outcomes) > 1:\n",
+            "        if len(outcomes) > 1:\n            raise\n",
+        ),
+        red=[REFUSED, PLAIN_FAILURE],
+        on=BOTH,
+    ),
+    guard(
+        "waiting-outcome-blocks-its-batch",
+        Change(
+            COMPLETER,
+            "            if rejection is None or rejection.repeated:\n",
+            "            rejection = rejection or rejections[0]\n"
+            "            if rejection.repeated:\n",
+        ),
+        red=[f"{IN_COMPLETER}::test_what_has_to_wait_keeps_nothing_else_waiting"],
+        on="sqlite",
+    ),
+    guard(
+        "expired-while-renewed-is-final",
+        Change(
+            COMPLETER, "rejection.error, JobLocked | LeaseExpired", "rejection.error, JobLocked"
+        ),
+        red=[f"{IN_COMPLETER}::test_a_lock_or_a_renewal_on_its_way_only_delays"],
+        on="sqlite",
+    ),
+    guard(
+        "quarantine-off",
+        Change(POOLS, "quarantined = reservation.job.lease_losses > 0", "quarantined = False"),
+        red=[QUARANTINE],
+    ),
+    guard(
+        "quarantine-off-for-coroutines",
+        Change(
+            f"{WORKER}/dispatch.py",
+            "if job.lease_losses or self._isolate_all",
+            "if self._isolate_all",
+        ),
+        red=[f"{QUARANTINE}[anothing]"],
+    ),
+    guard(
+        "quarantine-shares-a-lease",
+        Change(
+            STATEMENTS,
+            "CASE WHEN {lease_losses} > 0 THEN gen_random_uuid() ELSE %s::uuid END",
+            "%s::uuid",
+        ),
+        red=[ALONE],
+    ),
+    guard(
+        "quarantine-shares-a-lease-portable",
+        Change(CLAIMS, "uuid4() if losses else lease.token", "lease.token"),
+        red=[ALONE],
+        on="sqlite",
+    ),
+    guard(
+        "released-before-the-last-thread",
+        Change(
+            f"{WORKER}/worker.py",
+            "        ended = [pool.close(UNWILLING) for pool in",
+            "        self._give_back_rest()\n        ended = [pool.close(UNWILLING) for pool in",
+        ),
+        red=[LAST_ACT],
+    ),
+    guard(
+        "connection-of-timed-out-thread",
+        Change(
+            POOLS,
+            "django_connections.close_all()  # it may have been raised in the midst of a query",
+            "pass",
+        ),
+        red=[f"{IN_WORKER}::test_the_connection_of_a_timed_out_thread_is_not_used_again"],
+    ),
+    guard(
+        "session-of-thread-left-behind",
+        Change(POOLS, "        self.opened.cut(thread)\n", ""),
+        red=[f"{IN_WORKER}::test_the_session_of_a_thread_that_was_left_behind_is_cut"],
+    ),
+]
