@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 from django.db import OperationalError, connection, transaction
 
-from taskharbor_django import chord, requeue
+from taskharbor_django import chord, group, requeue
 from taskharbor_django.clock import DatabaseClock, steady
 from taskharbor_django.drivers import ground, postgresql, transient
 from taskharbor_django.exceptions import JobLocked, JobNotInflight
@@ -76,6 +76,20 @@ class TestFanIn:
         counts_add_up()
         assert work() == 1
         assert workflow.results == [[1, 2]]
+
+    def test_two_jobs_that_nobody_waits_for_are_both_counted_when_they_end_at_once(self, session):
+        """No lock of a finalizer puts them in order: only the workflow's row is between them."""
+        workflow = group([first.s(1), first.s(2)]).enqueue()
+        one, two = [run(each) for each in take(10)]
+        ours, theirs = session(), session()
+        with ours.stopped_at("advance.counted", partial(finish, [one])) as first_settle:
+            second_settle = theirs.start(finish, [two])
+            if connection.vendor != "sqlite":
+                theirs.until_waiting(second_settle)
+        first_settle.result(20)
+        second_settle.result(20)
+        counts_add_up()
+        assert workflow.state == WorkflowState.DONE
 
     @pytest.mark.parametrize("failed", [False, True])
     def test_round_after_round(self, race, failed):
