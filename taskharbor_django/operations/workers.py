@@ -3,7 +3,7 @@ workers: the row of a worker process, and what it did in each minute.
 
 Locks:  its own rows only; no other process writes them, but for `request`.
 Fence:  the id of the process's start, which is never used again.
-Repeat: safe, but for the minutes: what was counted before the error is counted again.
+Repeat: safe, but for minutes whose commit was not answered: those may be counted twice.
 """
 
 from __future__ import annotations
@@ -76,10 +76,13 @@ def ask_workers(
 
 
 def count_minutes(driver: DatabaseDriver, worker: str, counts: Counts) -> None:
-    """Add to the statistics of each minute and queue."""
+    """Add to the statistics of each minute and queue, to all or to none."""
+    if not counts:
+        return
     rows = QueueMinute.objects.using(driver.using)
-    for (minute, queue), columns in counts.items():
-        added = {name: F(name) + count for name, count in columns.items()}
-        mine = rows.filter(minute=minute, queue=queue, worker=worker)
-        if not mine.update(**added):
-            rows.create(minute=minute, queue=queue, worker=worker, **columns)
+    with driver.transaction():
+        for (minute, queue), columns in counts.items():
+            added = {name: F(name) + count for name, count in columns.items()}
+            mine = rows.filter(minute=minute, queue=queue, worker=worker)
+            if not mine.update(**added):
+                rows.create(minute=minute, queue=queue, worker=worker, **columns)
