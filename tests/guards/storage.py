@@ -10,7 +10,8 @@ from . import Change, guard
 DRIVERS = "taskharbor_django/drivers"
 STATEMENTS, MOVES = f"{DRIVERS}/statements.py", f"{DRIVERS}/moves.py"
 CLAIMS, RECLAIM, LEASES = f"{DRIVERS}/claims.py", f"{DRIVERS}/reclaim.py", f"{DRIVERS}/leases.py"
-PAYLOAD, JOB = "taskharbor_django/payload.py", "taskharbor_django/models/job.py"
+PAYLOAD, WIRE = "taskharbor_django/payload.py", "taskharbor_django/wire.py"
+JOB = "taskharbor_django/models/job.py"
 
 CONTRACT = "tests/conformance/test_database.py::TestDatabaseDriver"
 BETWEEN = "tests/storage/test_interleavings.py"
@@ -34,11 +35,7 @@ GUARDS = [
     # -- whose outcome counts --------------------------------------------------------------------
     guard(
         "ack-without-token",
-        Change(
-            STATEMENTS,
-            "          AND {job}.{lease} IS NOT DISTINCT FROM {given_token}\n",
-            "",
-        ),
+        Change(STATEMENTS, "AND {job}.{lease} IS NOT DISTINCT FROM {given_token}", ""),
         red=[OF_ANOTHER],
     ),
     guard(
@@ -111,11 +108,7 @@ GUARDS = [
     # -- at exactly that time --------------------------------------------------------------------
     guard(
         "due-late-in-promote",
-        Change(
-            STATEMENTS,
-            "'scheduled' AND {available_at} <= %s",
-            "'scheduled' AND {available_at} < %s",
-        ),
+        Change(STATEMENTS, "AND {available_at} <= %s", "AND {available_at} < %s"),
         red=[DUE],
     ),
     guard("due-late-in-peek", Change(STATEMENTS, "<= %s AS due", "< %s AS due"), red=[DUE]),
@@ -149,9 +142,7 @@ GUARDS = [
     ),
     guard(
         "expired-late-in-peek-portable",
-        Change(
-            CLAIMS, "filter(expires_at__lte=now).exists()", "filter(expires_at__lt=now).exists()"
-        ),
+        Change(CLAIMS, "filter(expires_at__lte=now)", "filter(expires_at__lt=now)"),
         red=[RECLAIMED],
         on="sqlite",
     ),
@@ -203,19 +194,13 @@ GUARDS = [
     ),
     guard(
         "payload-limit-a-byte-high",
-        Change(
-            "taskharbor_django/payload.py", "len(data) > max_bytes", "len(data) > max_bytes + 1"
-        ),
+        Change(PAYLOAD, "len(data) > max_bytes", "len(data) > max_bytes + 1"),
         red=[LIMIT],
         on="sqlite",
     ),
     guard(
         "payload-counted-too-large",
-        Change(
-            "taskharbor_django/wire.py",
-            "self._spend(2 * len(items))",
-            "self._spend(3 * len(items))",
-        ),
+        Change(WIRE, "self._spend(2 * len(items))", "self._spend(3 * len(items))"),
         red=[LIMIT],
         on="sqlite",
     ),
