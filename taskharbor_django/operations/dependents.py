@@ -99,10 +99,15 @@ def _below(using: str) -> str:
     job, column = quoted(using)
     edge = quote(Dependency._meta.db_table)
     names = {f.name: f"{edge}.{quote(str(f.column))}" for f in Dependency._meta.concrete_fields}
-    below = (
-        f"FROM down JOIN {edge} ON {names['depends_on']} = down.id"
-        f" JOIN {job} ON {job}.{column['id']} = {names['job']}"
-    )
+    link, key = f"{names['depends_on']} = down.id", f"{job}.{column['id']} = {names['job']}"
+    below = f"FROM down JOIN {edge} ON {link} JOIN {job} ON {key}"
+    if connections[using].vendor == "postgresql":
+        # From each job to its edges and on, by their indexes: of tables that have just been filled
+        # the planner thinks little, and joined all that is blocked with all that was found.
+        below = (
+            f"FROM down CROSS JOIN LATERAL (SELECT * FROM {edge} WHERE {link} OFFSET 0) AS {edge}"  # noqa: S608  names from the models
+            f" CROSS JOIN LATERAL (SELECT * FROM {job} WHERE {key} OFFSET 0) AS {job}"
+        )
     chosen = ", ".join(names[name] for name in ("id", "job", "depends_on", "kind"))
     is_mariadb = getattr(connections[using], "mysql_is_mariadb", False)
     prefix = _HOWEVER_DEEP if is_mariadb else ""
@@ -110,7 +115,7 @@ def _below(using: str) -> str:
         f"{prefix}WITH RECURSIVE down (id) AS ("  # noqa: S608  values are parameters
         f"SELECT {column['id']} FROM {job} WHERE {column['id']} IN ({{roots}})"
         f" UNION SELECT {names['job']} {below} WHERE {names['kind']} = '{DependencyKind.AFTER}'"
-        f" AND {job}.{column['state']} = '{{through}}')"
+        f" AND {job}.{column['state']} = '{{through}}' AND {job}.{column['has_dependents']})"
         f" SELECT {chosen} {below} WHERE {job}.{column['dependencies_left']} > 0"
     )
 
