@@ -131,8 +131,8 @@ GUARDS = [
         "released-before-the-last-thread",
         Change(
             f"{WORKER}/worker.py",
-            "        ended = [pool.close(UNWILLING) for pool in",
-            "        self._give_back_rest()\n        ended = [pool.close(UNWILLING) for pool in",
+            "        self.stragglers = not self.slots.close(",
+            "        self._release_rest()\n        self.stragglers = not self.slots.close(",
         ),
         red=[LAST_ACT],
     ),

@@ -590,7 +590,7 @@ def test_a_worker_can_be_asked_to_be_quiet_and_called_back(eventually):
         eventually(lambda: ask_workers([worker.options.id], "quiet"))
         # Quiet may be heard while a reserve is on its way, which would take the job: hungry is
         # what the loop is once it has looked and wants none.
-        eventually(lambda: worker.quiet and worker._hungry)
+        eventually(lambda: worker.quiet and worker._loop.hungry)
         handle = add.enqueue(1, 1)
         beats = Worker.objects.filter(pk=worker.options.id, last_beat_at__gt=utcnow())
         eventually(beats.exists)
