@@ -11,7 +11,7 @@ Repeat: safe; what was taken back has no token any more.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ from django.db.models import Exists, F, OuterRef
 from ..failpoints import reach
 from ..lifecycle import DeadReason, FailureCategory, JobState, Verb
 from ..models import Job, Lease, Notice
-from ..signals import Moved, tell_on_commit, wanted
+from ..signals import tell_on_commit
 from . import ends
 from .ends import Stored
 from .moves import LOST
@@ -168,15 +168,10 @@ def _reclaim_locked(
     _move(driver, runnable, now, state=JobState.READY.value, run_at=None, **charged)
     ends.record_lost(jobs, buried, workers, now, driver.using)
     driver.report_ends([job for job in jobs if job.id in ended])
-    if wanted(Verb.RECLAIM):
-        lost = {JobState.CANCELLED: cancelled, JobState.DEAD: buried, JobState.READY: runnable}
-        for state, moved in lost.items():
-            reason = DeadReason.LEASE_LOST.value if state == JobState.DEAD else ""
-            _tell(driver.using, moved, state, reason)
-
-
-def _tell(using: str, jobs: Sequence[Moved], state: JobState, reason: str) -> None:
-    tell_on_commit(Verb.RECLAIM, using, jobs, state.value, reason=reason, error=LOST)
+    tell = partial(tell_on_commit, Verb.RECLAIM, driver.using, error=LOST)
+    tell(cancelled, JobState.CANCELLED.value)
+    tell(buried, JobState.DEAD.value, reason=DeadReason.LEASE_LOST.value)
+    tell(runnable, JobState.READY.value)
 
 
 def _is_last(job: Stored, max_lease_losses: int | None) -> bool:

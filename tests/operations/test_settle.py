@@ -84,6 +84,15 @@ def test_a_refused_outcome_becomes_a_plain_failure_and_the_others_are_settled(
     assert Attempt.objects.get().job_id == bad.job_id
 
 
+def refused_in_the_end(outcomes):
+    """Send again, as a worker does: an answer may come too late for a line that is cut."""
+    for _ in range(20):
+        with contextlib.suppress(OperationalError):
+            return refused(outcomes)
+        connection.close()
+    return refused(outcomes)
+
+
 @pytest.mark.mariadb
 def test_a_result_larger_than_a_packet_is_refused_for_its_data(outcomes):
     """MariaDB closes the connection in answer; the others are settled by another one."""
@@ -91,7 +100,7 @@ def test_a_result_larger_than_a_packet_is_refused_for_its_data(outcomes):
         cursor.execute("SELECT @@max_allowed_packet")
         (limit,) = cursor.fetchone()
     outcomes[3] = replace(outcomes[3], result=b"x" * limit)
-    assert refused(outcomes) == []
+    assert refused_in_the_end(outcomes) == []
     assert states(outcomes) == ["done", "done", "done", "dead", "done"]
 
 
