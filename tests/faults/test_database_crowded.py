@@ -117,7 +117,7 @@ def test_bulk_actions_of_operators_among_reserve_and_settle_end_no_worker(
 
 def deadlocks(server):
     with admin(server) as session:
-        return session.execute("SELECT sum(deadlocks) FROM pg_stat_database").fetchone()[0]
+        return session.execute("SELECT sum(deadlocks)::int FROM pg_stat_database").fetchone()[0]
 
 
 def _everything():
