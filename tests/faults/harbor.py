@@ -78,7 +78,7 @@ class Harbor(Crew):
         yield counted
         asked = proxy.accepted + proxy.sent - before
         counted["per second"] = round(asked / (time.monotonic() - began), 1)
-        assert counted["per second"] < MOST_PER_SECOND * workers
+        assert counted["per second"] < MOST_PER_SECOND * workers, counted
 
 
 @contextlib.contextmanager
