@@ -175,7 +175,7 @@ MEANINGS = {
         "version": "of this package",
         "queues": "with commas between; `*`: all",
         "slots": "threads",
-        "busy": "jobs that ran at the last heartbeat",
+        "busy": "threads that ran a job at the last heartbeat",
         "memory_bytes": "at the last heartbeat",
         "lease": "`--lease`: not heard of for longer, it counts as silent",
         "started_at": "when the process was ready",

@@ -172,7 +172,7 @@ _GAUGES: list[tuple[str, str, list[str]]] = [
     ("database_up", "1 while the database answers", ["database"]),
     ("workers", "Living workers", ["database"]),
     ("worker_slots", "Threads of living workers", ["database"]),
-    ("worker_slots_busy", "Jobs that run in living workers", ["database"]),
+    ("worker_slots_busy", "Threads that run a job; coroutines need none", ["database"]),
     ("leases_overdue", "Leases that have expired and were not taken back yet", ["database"]),
     (
         "schedule_lateness_seconds",

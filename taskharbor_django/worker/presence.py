@@ -67,7 +67,7 @@ class Presence:
             driver,
             self._options.id,
             now=worker.clock.now(),
-            busy=worker.slots.busy,
+            busy=len(worker.slots.threads.busy),
             memory_bytes=memory(),
         )
         worker.quiet = bool(asked)

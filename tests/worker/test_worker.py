@@ -585,6 +585,18 @@ def test_the_worker_row_says_how_busy_a_worker_is_and_what_memory_it_takes(event
         eventually(lambda: row.filter(busy=0).exists())
 
 
+def test_coroutines_keep_no_thread_busy(eventually):
+    Ledger.objects.create(name="read by all", amount=1)
+    waiting = [tasks.iterate.enqueue() for _ in range(3)]
+    with working(threads=1, **SHORT) as worker:
+        eventually(lambda: len(worker.slots.coroutines.busy) == 3)
+        rows = Worker.objects.filter(pk=worker.options.id)
+        beat = rows.get().last_beat_at
+        assert eventually(lambda: rows.filter(last_beat_at__gt=beat))[0].busy == 0
+        tasks.gates["iterate"].set()
+        assert [handle.wait(20).state for handle in waiting] == ["done"] * 3
+
+
 def test_a_worker_can_be_asked_to_be_quiet_and_called_back(eventually):
     with working(**SHORT) as worker:
         eventually(lambda: ask_workers([worker.options.id], "quiet"))
