@@ -10,9 +10,11 @@ from typing import Any
 from django.db import connections
 
 from .. import __version__
+from ..conf import get_settings
 from ..context import JobFilter
 from ..lifecycle import OutcomeKind
-from .options import WorkerOptions
+from ..tasks import registry
+from .options import ALL_QUEUES, WorkerOptions
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +67,20 @@ def started(options: WorkerOptions) -> None:
         facts,
         extra=facts,
     )
+    for queue in _named_by_no_task(options):
+        logger.info(
+            "no task of this project has the queue %s: it gets jobs only by calls and schedules "
+            "that name it",
+            queue,
+            extra={"queue": queue},
+        )
+
+
+def _named_by_no_task(options: WorkerOptions) -> list[str]:
+    """The queues that may be misspelt, for nothing else would tell."""
+    default = get_settings().queue
+    named = {ALL_QUEUES, default} | {task.queue for _name, task in registry}
+    return [queue for queue in options.queues if queue not in named]
 
 
 def _wake_up(options: WorkerOptions) -> str:

@@ -276,6 +276,13 @@ def test_the_other_name_is_the_same_command(processes, files):
 # -- what an operator sees -----------------------------------------------------------------------
 
 
+def test_a_worker_tells_of_a_queue_that_no_task_has(caplog):
+    caplog.set_level(logging.INFO, banner.logger.name)
+    banner.started(WorkerOptions(queues=("default", "mial")))
+    told = [line for line in caplog.messages if line.startswith("no task of this project")]
+    assert [line.split(":")[0] for line in told] == ["no task of this project has the queue mial"]
+
+
 def test_the_banner_says_what_runs_where(processes, vendor):
     worker = processes.start(
         "--queues", "mail,default", "--threads", "3", "--lease", "12", "--name", "harbor", "--burst"
