@@ -32,6 +32,16 @@ def pytest_configure(config):
         config.pluginmanager.register(pytest_plugin, "taskharbor")
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Hand out the tests file by file, unless the command says how."""
+    if config.getvalue("dist") != "load":
+        return None
+    from tests.scheduling import ByFile
+
+    return ByFile(config, log)
+
+
 @pytest.fixture
 def vendor():
     """The kind of the default database in Django's words: postgresql, sqlite or mysql."""
