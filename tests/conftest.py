@@ -11,7 +11,7 @@ from django.apps import apps
 from django.db import connection, connections
 
 from taskharbor_django import clock, pytest_plugin
-from tests import emptying
+from tests import emptying, measuring
 
 # Examples that talk to a database take as long as the machine makes them take.
 hypothesis.settings.register_profile("taskharbor", deadline=None, print_blob=True)
@@ -28,6 +28,7 @@ def clock_as_in_production(request, monkeypatch):
 def pytest_configure(config):
     """Load the plugin of the package where its entry point is not installed, as in a checkout."""
     emptying.install()
+    config.pluginmanager.register(measuring, "measuring")
     if not config.pluginmanager.is_registered(pytest_plugin):
         config.pluginmanager.register(pytest_plugin, "taskharbor")
 
