@@ -33,35 +33,60 @@ def site(live_server):
     return live_server.url
 
 
+@pytest.fixture(scope="session")
+def started():
+    """The browsers of this process, by whether they run scripts: to start one takes seconds."""
+    drivers = {}
+    yield drivers
+    for driver in drivers.values():
+        driver.quit()
+
+
 @pytest.fixture
-def browser(site):
-    """Open a browser that somebody who may do everything has logged in with."""
-    from selenium import webdriver
+def browser(site, started):
+    """Show a browser that somebody who may do everything has logged in with, else like new."""
+    shown = set()
 
-    opened = []
-
-    def open_browser(*, javascript=True, dark=False, size=(1360, 900)):
-        options = webdriver.ChromeOptions()
-        options.binary_location = shutil.which("chromium")
-        for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage"):
-            options.add_argument(argument)
-        options.add_argument(f"--window-size={size[0]},{size[1]}")
-        options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-        if not javascript:
-            content = {"profile.managed_default_content_settings.javascript": 2}
-            options.add_experimental_option("prefs", content)
-        service = webdriver.ChromeService(shutil.which("chromedriver"))
-        driver = webdriver.Chrome(options=options, service=service)
-        opened.append(driver)
-        if dark:
-            features = [{"name": "prefers-color-scheme", "value": "dark"}]
-            driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+    def show_browser(*, javascript=True, dark=False):
+        if javascript not in started:
+            started[javascript] = start(javascript)
+        shown.add(javascript)
+        driver = started[javascript]
+        features = [{"name": "prefers-color-scheme", "value": "dark"}] if dark else []
+        driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
         log_in(driver, site)
         return driver
 
-    yield open_browser
-    for driver in opened:
-        driver.quit()
+    yield show_browser
+    for javascript in shown:
+        driver = started.pop(javascript)  # one that does not obey is not used again
+        forget(driver, site)
+        started[javascript] = driver
+
+
+def start(javascript):
+    from selenium import webdriver
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = shutil.which("chromium")
+    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage"):
+        options.add_argument(argument)
+    options.add_argument("--window-size=1360,900")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    if not javascript:
+        content = {"profile.managed_default_content_settings.javascript": 2}
+        options.add_experimental_option("prefs", content)
+    return webdriver.Chrome(options, webdriver.ChromeService(shutil.which("chromedriver")))
+
+
+def forget(driver, site):
+    """Leave the page, and keep nothing of what was done there."""
+    driver.get("about:blank")
+    everything = {"origin": site, "storageTypes": "all"}
+    driver.execute_cdp_cmd("Storage.clearDataForOrigin", everything)
+    driver.execute_cdp_cmd("Network.clearBrowserCookies", {})
+    driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    driver.get_log("browser")
 
 
 def log_in(driver, site):
