@@ -20,6 +20,10 @@ _MYSQL_CODES = frozenset({1205, 1213})  # lock wait timeout, deadlock
 # Larger than a packet may be; wrong for its column, too long, out of range.
 _MYSQL_BAD_DATA = (1153, 1366, 1406, 1264)
 _SQLITE_TEXTS = ("database is locked", "database table is locked")
+# Disk full, too many clients, shut down, crashed, starting, read-only.
+_SERVER_SQLSTATES = frozenset({"53100", "53300", "57P01", "57P02", "57P03", "25006"})
+_SERVER_MYSQL_CODES = (1021, 1040, 1053, 1114, 1290, 1792, 1836)
+_SERVER_SQLITE_TEXTS = ("database or disk is full", "attempt to write a readonly database")
 
 
 def is_transient(error: BaseException) -> bool:
@@ -29,6 +33,15 @@ def is_transient(error: BaseException) -> bool:
         return True
     code = cause.args[0] if cause.args else None
     return code in _MYSQL_CODES or str(code).startswith(_SQLITE_TEXTS)
+
+
+def is_of_server(error: BaseException) -> bool:
+    """Say whether the server can do nothing of the kind just now, whatever the values."""
+    cause = error.__cause__ or error
+    if getattr(cause, "sqlstate", None) in _SERVER_SQLSTATES:
+        return True
+    code = cause.args[0] if cause.args else None
+    return code in _SERVER_MYSQL_CODES or str(code).startswith(_SERVER_SQLITE_TEXTS)
 
 
 def is_bad_data(error: BaseException) -> bool:

@@ -4,7 +4,8 @@ Settle what finished, in batches: as soon as it is free, whatever has gathered; 
 No outcome is dropped while its lease is believed in. A database that is away is tried again after
 a growing pause, once each time; an outcome that meets a lock, or a lease whose renewal is still on
 its way, goes into a later batch. A batch that failed comes again behind all others, and in halves
-if it fails again; an outcome that makes every settle fail waits alone.
+if it fails again, unless the server itself says that it can do nothing; an outcome that makes every
+settle fail waits alone.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from datetime import datetime
 from .. import signals
 from ..clock import Clock
 from ..drivers import DatabaseDriver
+from ..drivers.transient import is_of_server
 from ..exceptions import JobLocked, LeaseExpired, NotSettled
 from ..failpoints import reach
 from ..operations.settle import settle
@@ -74,15 +76,17 @@ class Completer(threading.Thread):
         self._empty = threading.Event()
         self._empty.set()
         self._closing = False
-        self._trouble = Trouble("settle")
+        self.trouble = Trouble("settle")
+        self._server_failed = False  # the last time, and not for what was to be settled
         self.connected = threading.Event()
 
     def put(self, running: Running, outcome: Outcome) -> None:
         # In this order: between the two the completer may have found nothing and said so.
         self._finished.append((running, outcome))
-        if self._empty.is_set():
+        alone = self._empty.is_set()  # what failed was lost with its lease: nothing pauses for it
+        if alone:
             self._empty.clear()
-        if not self._wake.is_set() and not self._trouble.lasts:
+        if not self._wake.is_set() and (alone or not self.trouble.lasts):
             self._wake.set()
 
     def hurry(self) -> None:
@@ -107,7 +111,7 @@ class Completer(threading.Thread):
     def run(self) -> None:
         if self._announcer is not None:
             signals.deliver_through(self._announcer.put)
-        self._lines.connect(self._trouble, wait=self._wait, over=lambda: self._closing)
+        self._lines.connect(self.trouble, wait=self._wait, over=lambda: self._closing)
         self.connected.set()
         while not self._closing:
             self._wait(self._pause)
@@ -171,7 +175,7 @@ class Completer(threading.Thread):
         """Settle what has failed before; False when a batch did again."""
         self._new_failed = 0
         while self._failed:
-            others_went = not self._trouble.lasts
+            others_went = not self.trouble.lasts
             settled = self._flush(self._failed[0])
             batch = self._failed.popleft()
             if not settled:
@@ -181,7 +185,9 @@ class Completer(threading.Thread):
 
     def _divide(self, batch: list[Finished], *, others_went: bool) -> None:
         """Find out by and by whether it is the database that fails, or one outcome, or too many."""
-        if len(batch) > 1:
+        if self._server_failed:
+            self._failed.append(batch)
+        elif len(batch) > 1:
             middle = len(batch) // 2
             self._failed.extend([batch[:middle], batch[middle:]])
         elif others_went:
@@ -204,12 +210,18 @@ class Completer(threading.Thread):
                 reach("completer.settled")
                 settled = self._sort_out(batch, rejections)
         except Exception as error:  # noqa: BLE001  no outcome is dropped, whatever it is
-            self._pause = self._trouble.began(error)
-            disconnect(self._driver.using)
+            self._failed_by(error)
             return False
-        self._trouble.ended()
+        self.trouble.ended()
         self._tell(settled, now)
         return True
+
+    def _failed_by(self, error: Exception) -> None:
+        self._server_failed = is_of_server(error)
+        if not (self._server_failed or self.trouble.lasts):
+            self.trouble.pause.forget()  # others went: it is for this batch, not for the database
+        self._pause = self.trouble.began(error)
+        disconnect(self._driver.using)
 
     def _tell(self, settled: list[Finished], now: datetime) -> None:
         """Tell of what is durable; from here on nothing that is raised may bring it back."""

@@ -57,6 +57,7 @@ class Heartbeat(threading.Thread):
         self._on_turn = on_turn
         self._doubtful: dict[UUID, float] = {}
         self._now = threading.Event()
+        self._tell_at = 0.0  # by the steady clock
         self._stopping = False
         self._trouble = Trouble("heartbeat")
         self.connected = threading.Event()
@@ -104,6 +105,7 @@ class Heartbeat(threading.Thread):
             self._trouble.ended()
         except Exception as error:  # noqa: BLE001  the next beat may go through
             disconnect(self._driver.using)
+            self._tell_at = 0.0  # of the next that goes well: others may have been cut off, too
             again = min(self._trouble.began(error), self._soon)
         self.lose_overdue()
         self._on_turn()
@@ -130,7 +132,10 @@ class Heartbeat(threading.Thread):
                 raise
             self._read_notices(tokens + emptied)
         self._ask_for_doubtful(sent)
-        self._on_beat()
+        # Not after one that a doubt called for: a reserve that fails would call itself that way.
+        if sent >= self._tell_at:
+            self._tell_at = sent + self._interval
+            self._on_beat()
 
     def _renew(self, tokens: list[UUID], emptied: list[UUID], sent: float) -> None:
         """Renew what is held; the driver removes the rows of what covers nothing any more."""

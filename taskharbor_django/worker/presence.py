@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from ..lifecycle import OutcomeKind
 from ..operations import workers
 from . import banner, failures
-from .trouble import tell_fault
+from .trouble import Trouble, disconnect, tell_fault
 
 if TYPE_CHECKING:
     from ..values import Outcome
@@ -39,6 +39,7 @@ class Presence:
         self._worker = worker
         self._options = worker.options
         self._lock = threading.Lock()
+        self._trouble = Trouble("statistics")
         self._counts: dict[tuple[datetime, str], Counter[str]] = {}
         # Also those whose outcome is not stored yet; only where a limit asks for it.
         self._runs = 0
@@ -60,11 +61,25 @@ class Presence:
         self.write_health()
 
     def beat(self) -> None:
-        """Say that the process lives, add up statistics, and hear what is asked of it."""
-        driver, worker = self._worker.driver, self._worker
-        self._write_counts()
+        """
+        Say that the process lives, hear what is asked of it, and add up statistics.
+
+        Whatever becomes of that, leases have been renewed, and nobody is called before the next
+        beat: on a full disk a row of statistics is a new one, and a renewed lease is not.
+        """
+        try:
+            self._say_and_hear()
+            self._write_counts()
+        except Exception as error:  # noqa: BLE001  the next beat comes
+            disconnect(self._options.using)
+            self._trouble.began(error)
+        else:
+            self._trouble.ended()
+
+    def _say_and_hear(self) -> None:
+        worker = self._worker
         asked = workers.beat_worker(
-            driver,
+            worker.driver,
             self._options.id,
             now=worker.clock.now(),
             busy=len(worker.slots.threads.busy),

@@ -59,6 +59,9 @@ class Reserving:
 
     def reserve(self, wanted: int) -> int | None:
         """Reserve so many at most; return how many, None when the database cannot be used."""
+        if left := self.trouble.pause.left:  # others call the loop, too, and do not know of it
+            self.pause = left
+            return None
         self._watermarks.bounded = self._late = False
         try:
             with self._lines.waiting():

@@ -99,12 +99,12 @@ class Child:
     def replaced(self) -> None:
         # Never in a hot loop, also when it wanted to be replaced as soon as it was there.
         self.due = self._started + FIRST_PAUSE
-        self._pause.end()
+        self._pause.forget()
 
     def died(self) -> float:
         """Let the next wait, longer each time, unless this one had lived well; return how long."""
         if steady() - self._started >= GOOD_LIFE:
-            self._pause.end()
+            self._pause.forget()
         self.due = steady() + self._pause.grow()
         return self._pause.seconds
 

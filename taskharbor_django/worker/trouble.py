@@ -10,31 +10,65 @@ from django.db import Error as DatabaseTrouble
 from django.db import connections
 
 from ..backoff import Backoff
+from ..clock import steady
 
 logger = logging.getLogger(__name__)
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
 JITTER = 0.25
+WELL_FOR = 5.0  # so long it has to go well until what failed before counts no more
 
 
 class Pause:
-    """How long to leave alone what has failed: longer each time, until it goes well again."""
+    """
+    How long to leave alone what has failed: longer each time, until it goes well for a while.
+
+    The first success ends the pause and not the count. A disk that is nearly full lets one write
+    through and not the next; each of them would else begin with the shortest pause.
+    """
 
     def __init__(self, longest: float = LONGEST_PAUSE, *, jitter: float = JITTER) -> None:
         first, most = timedelta(seconds=FIRST_PAUSE), timedelta(seconds=longest)
         self._backoff = Backoff(initial=first, maximum=most, jitter=jitter)
-        self._failures = 0
+        self._count = 0
+        self._until = self._well_since = 0.0  # by the steady clock
         self.seconds = 0.0
+
+    @property
+    def failures(self) -> int:
+        """How many there were, the latest flaps included; 0 while it goes well."""
+        return self._count if self.seconds else 0
+
+    @property
+    def left(self) -> float:
+        """
+        For how long nobody is to be heard who calls before the time.
+
+        After the first failure everybody is: it may have been one session's alone.
+        """
+        return max(0.0, self._until - steady()) if self.failures > 1 else 0.0
 
     def grow(self) -> float:
         """Note a failure; return how long to pause."""
-        self._failures += 1
-        self.seconds = self._backoff.delay(self._failures).total_seconds()
+        if not self.seconds and steady() - self._well_since >= WELL_FOR:
+            self._count = 0
+        self._count += 1
+        self.seconds = self._backoff.delay(self._count).total_seconds()
+        self._until = steady() + self.seconds
         return self.seconds
+
+    def cut_short(self) -> None:
+        """Something else went well: it is worth another try now."""
+        self._until = 0.0
 
     def end(self) -> None:
         """Note a success."""
-        self._failures, self.seconds = 0, 0.0
+        if self.seconds:
+            self.seconds, self._well_since = 0.0, steady()
+
+    def forget(self) -> None:
+        """Note that all is well, and has been for long enough."""
+        self._count, self.seconds = 0, 0.0
 
 
 class Trouble:
@@ -42,23 +76,23 @@ class Trouble:
 
     def __init__(self, part: str) -> None:
         self._part = part
-        self._pause = Pause()
+        self.pause = Pause()
 
     @property
     def lasts(self) -> bool:
-        return self._pause.seconds > 0
+        return self.pause.seconds > 0
 
     def began(self, error: BaseException) -> float:
         """Note a failure; return how long to pause."""
         with contextlib.suppress(Exception):  # a part that tries again must not end by its log
             self._tell(error)
-        return self._pause.grow()
+        return self.pause.grow()
 
     def ended(self) -> bool:
         """Note a success; say whether it is the first one after a failure."""
         if not self.lasts:
             return False
-        self._pause.end()
+        self.pause.end()
         with contextlib.suppress(Exception):
             logger.info("%s: the database is back", self._part, extra={"part": self._part})
         return True

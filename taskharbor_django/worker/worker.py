@@ -212,7 +212,18 @@ class Worker:
     # -- called by the loop ----------------------------------------------------------------------
 
     def _may_reserve(self) -> bool:
-        return not (self.quiet or self._limit_reached() or self._unsettled() > MOST_UNSETTLED)
+        return not (
+            self.quiet or self._limit_reached() or self._unsettled() > self._most_unsettled()
+        )
+
+    def _most_unsettled(self) -> int:
+        """
+        Where settles fail, none: what would run now may have to run again.
+
+        One more with each failure, for it may be these outcomes alone that cannot be settled.
+        """
+        failures = self._completer.trouble.pause.failures
+        return failures - 1 if failures else MOST_UNSETTLED
 
     def _unsettled(self) -> int:
         """Jobs that ran and wait to be settled; more of them would only wait as well."""
@@ -260,9 +271,10 @@ class Worker:
     def _beaten(self) -> None:
         self._completer.hurry()
         self._reports.note_long_runs()
-        self._presence.beat()
         if self._reserving.trouble.lasts:  # its own pause may have grown long: the database is back
+            self._reserving.trouble.pause.cut_short()
             self._wakeup.set()
+        self._presence.beat()
 
     def _found(self, reserved: Sequence[Reservation], sent: float) -> None:
         """A reserve whose reply was lost had taken these."""

@@ -4,8 +4,10 @@ import contextlib
 import os
 import shutil
 import subprocess
+import tempfile
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from django.db import connections
@@ -158,21 +160,25 @@ def test_a_locked_table_is_waited_for(harbor, seconds, record_property):
 
 
 @pytest.fixture
-def small_disk(tmp_path):
-    """A file system of a few megabytes, where this machine lets the tests mount one."""
-    place = tmp_path / "small"
-    place.mkdir()
+def small_disk():
+    """
+    A file system of a few megabytes, where this machine lets the tests mount one.
+
+    Not in pytest's own directory: each run that starts shuts that to other users, and the server
+    is one.
+    """
+    place = Path(tempfile.mkdtemp(prefix="taskharbor-small-"))
     mount = shutil.which("mount")
     asked = [mount, "-t", "tmpfs", "-o", "size=48m", "tmpfs", str(place)] if mount else ["false"]
     if os.geteuid() or subprocess.run(asked, capture_output=True, check=False).returncode:
+        place.rmdir()
         pytest.skip("a file system cannot be mounted here: nothing can be filled up")
     give_away(place)
-    for path in (tmp_path, *tmp_path.parents[:2]):
-        path.chmod(path.stat().st_mode | 0o011)  # the server has to get there
     try:
         yield place
     finally:
         subprocess.run(["umount", str(place)], check=True)
+        place.rmdir()
 
 
 @pytest.fixture

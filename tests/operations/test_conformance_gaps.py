@@ -12,6 +12,7 @@ from taskharbor_django.exceptions import TemporaryError
 from taskharbor_django.lifecycle import FailureCategory, OutcomeKind
 from taskharbor_django.operations.storage import driver_for
 from taskharbor_django.values import FailureUpdate
+from taskharbor_django.worker import trouble
 from taskharbor_django.worker.trouble import Pause, Trouble
 from tests.testapp import worker_tasks
 from tests.testapp.tasks import add
@@ -132,12 +133,13 @@ def test_a_task_says_whether_system_failures_are_tried_again():
     assert decided(MemoryError(), task).kind == OutcomeKind.FAIL
 
 
-def test_the_pause_for_a_database_that_is_away_grows_up_to_a_limit():
+def test_the_pause_for_a_database_that_is_away_grows_up_to_a_limit(monkeypatch):
     away = Trouble("reserve")
-    away._pause = Pause(jitter=0)
+    away.pause = Pause(jitter=0)
     pauses = [away.began(OperationalError("gone")) for _ in range(8)]
     assert pauses == [0.5, 1, 2, 4, 8, 16, 30, 30]
     away.ended()
+    monkeypatch.setattr(trouble, "WELL_FOR", 0.0)
     assert away.began(OperationalError("gone")) == 0.5
 
 

@@ -385,3 +385,23 @@ def caused(error, sqlstate):
 def test_only_values_that_will_never_do_are_bad_data(error, bad):
     """What an outcome is refused for otherwise passes, and its job must not be buried for it."""
     assert transient.is_bad_data(error) is bad
+
+
+@pytest.mark.parametrize(
+    ("error", "of_server"),
+    [
+        (caused(OperationalError(), "53100"), True),  # disk full
+        (caused(OperationalError(), "57P03"), True),  # starting
+        (caused(InternalError(), "25006"), True),  # read-only
+        (caused(OperationalError(), "53200"), False),  # it may be the batch that is large
+        (caused(OperationalError(), "57014"), False),  # cancelled: it took too long
+        (OperationalError(1021, "Disk full"), True),
+        (OperationalError(1205, "Lock wait timeout exceeded"), False),
+        (OperationalError("database or disk is full"), True),
+        (OperationalError("attempt to write a readonly database"), True),
+        (OperationalError(), False),
+        (RuntimeError(["not", "hashable"]), False),
+    ],
+)
+def test_what_a_server_refuses_whatever_the_values(error, of_server):
+    assert transient.is_of_server(error) is of_server

@@ -146,6 +146,19 @@ def test_a_database_that_is_away_is_left_alone_however_much_has_gathered(
     assert completer.drain(0)
 
 
+def test_the_first_outcome_after_all_others_were_lost_waits_for_no_pause(one_turn, hold, holdings):
+    lost, later = hold(reservation()), hold(reservation())
+    driver = ScriptedDriver(OperationalError("gone"))
+    completer, _ = one_turn(driver, *lost)
+    assert not completer.drain(0)
+    holdings.lose(lost[0].token)
+    completer._settle_gathered()
+    assert completer.drain(0)
+    completer._wake.clear()
+    completer.put(later[0], ack(later[0]))
+    assert completer._wake.is_set()
+
+
 def test_however_long_it_is_away_each_turn_asks_once(one_turn, hold, monkeypatch):
     monkeypatch.setattr(completer_module, "LARGEST_BATCH", 4)
     driver = ScriptedDriver(*[OperationalError("gone")] * 20)
@@ -203,6 +216,48 @@ def test_a_batch_that_is_too_much_at_once_is_halved(settled_by, hold):
     sizes = [len(batch) for batch in driver.batches]
     assert sizes[:2] == [20, 20]  # once more as it is: mostly it is the database that was away
     assert max(sizes[2:]) == 10
+
+
+class Full(Exception):
+    sqlstate = "53100"
+
+
+def full():
+    error = OperationalError("could not extend file: No space left on device")
+    error.__cause__ = Full()
+    return error
+
+
+def test_what_no_outcome_can_help_divides_no_batch_and_sets_none_aside(one_turn, hold):
+    """A disk that is nearly full lets some through and not the next, whichever that is."""
+    running = hold(*(reservation() for _ in range(4)))
+    driver = ScriptedDriver(full(), full(), full())
+    completer, settled = one_turn(driver, *running)
+    for _ in range(2):
+        completer._settle_gathered()
+    assert [len(batch) for batch in driver.batches] == [4, 4, 4]
+    alone, other = hold(reservation(), reservation())
+    driver.answers = [full(), [], [], full()]
+    completer.put(alone, ack(alone))
+    completer._settle_gathered()  # the new one fails
+    completer.put(other, ack(other))
+    completer._settle_gathered()  # others go, and it fails again
+    assert not completer._aside
+    completer._settle_gathered()
+    assert settled[-1] == alone.job_id
+
+
+def test_an_outcome_that_fails_while_others_go_makes_them_wait_no_longer_each_time(
+    one_turn, hold, monkeypatch
+):
+    monkeypatch.setattr(completer_module, "FAILED_PAUSE", 0.0)
+    (bad,) = hold(reservation())
+    completer, _ = one_turn(Failing(lambda ids: bad.job_id in ids), bad)
+    for _ in range(10):
+        (other,) = hold(reservation())
+        completer.put(other, ack(other))
+        completer._settle_gathered()
+    assert completer.trouble.pause.failures == 1
 
 
 def test_one_outcome_for_which_the_database_always_fails_waits_alone(one_turn, hold, monkeypatch):

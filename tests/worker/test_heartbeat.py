@@ -90,6 +90,33 @@ def test_a_beat_that_fails_and_cannot_be_logged_is_followed_by_another(holdings,
         heartbeat.close()
 
 
+def test_a_beat_that_a_doubt_calls_for_calls_nobody(holdings, clock):
+    """A reserve that fails raises a doubt: the beat would let it fail again at once."""
+    told, answers = [], [None, None, OperationalError("gone"), None]
+
+    def measure():
+        if answer := answers.pop(0):
+            raise answer
+
+    clock.measure = measure
+    heartbeat = Heartbeat(
+        Silent(),
+        holdings,
+        clock,
+        lease=LEASE,
+        interval=timedelta(seconds=10),
+        lines=Lines("default"),
+        on_beat=lambda: told.append(len(answers)),
+        on_found=lambda *_: None,
+    )
+    assert heartbeat._turn() == 0  # on time
+    assert heartbeat._turn() == 0  # called for
+    assert told == [3]
+    assert heartbeat._turn() > 0  # failed
+    assert heartbeat._turn() == 0  # the database is back, and all are to know
+    assert told == [3, 0]
+
+
 def test_what_a_reserve_had_taken_is_asked_for_until_it_is_taken_on(holdings, clock):
     """Not only until it was found: to take it on may fail."""
     found, taken = [reservation()], []

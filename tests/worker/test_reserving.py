@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
+from django.db import OperationalError
 
 from taskharbor_django.worker import reserving
 from taskharbor_django.worker.lines import Lines
@@ -10,7 +11,25 @@ from taskharbor_django.worker.options import WorkerOptions
 
 
 @pytest.fixture
-def reserve_within(clock, monkeypatch):
+def reserving_by(clock):
+    """The loop's part that reserves, by this function."""
+
+    def make(reserve):
+        return reserving.Reserving(
+            SimpleNamespace(using="default", reserve=reserve),
+            clock,
+            Lines("default"),
+            WorkerOptions(queues=("default",), listen=False),
+            on_taken=lambda *_: None,
+            on_lost_reply=lambda *_: None,
+            on_back=lambda: None,
+        )
+
+    return make
+
+
+@pytest.fixture
+def reserve_within(reserving_by, monkeypatch):
     """Let a reserve that brings nothing take so long; say whether all was looked at then."""
 
     def run(seconds):
@@ -21,16 +40,7 @@ def reserve_within(clock, monkeypatch):
             passed[0] += seconds
             return []
 
-        driver = SimpleNamespace(using="default", reserve=reserve)
-        made = reserving.Reserving(
-            driver,
-            clock,
-            Lines("default"),
-            WorkerOptions(queues=("default",), listen=False),
-            on_taken=lambda *_: None,
-            on_lost_reply=lambda *_: None,
-            on_back=lambda: None,
-        )
+        made = reserving_by(reserve)
         assert made.reserve(10) == 0
         return not made.bounded
 
@@ -41,3 +51,22 @@ def test_a_reserve_that_brought_nothing_and_took_long_may_not_have_looked(reserv
     """It promoted and took back first: there may be jobs, and a burst must not end."""
     assert reserve_within(0.1)
     assert not reserve_within(10.0)
+
+
+@pytest.mark.django_db
+def test_whoever_calls_a_database_that_fails_again_and_again_is_left_alone(reserving_by):
+    """Each NOTIFY calls the loop, and each slot that becomes free."""
+    asked = []
+
+    def reserve(*_, **__):
+        asked.append(1)
+        raise OperationalError("No space left on device")
+
+    made = reserving_by(reserve)
+    for _ in range(20):
+        assert made.reserve(10) is None
+    assert len(asked) == 2
+    assert 0 < made.pause <= 1.25
+    made.trouble.pause.cut_short()  # as a beat does
+    assert made.reserve(10) is None
+    assert len(asked) == 3

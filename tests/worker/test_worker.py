@@ -373,6 +373,42 @@ def test_while_outcomes_cannot_be_settled_no_more_is_reserved_than_a_few(eventua
         eventually(lambda: not Job.objects.exclude(state="done").exists())
 
 
+def test_while_settles_fail_nothing_more_is_reserved(eventually, monkeypatch):
+    """It would run, and wait with the others; its lease may not last so long."""
+    settle, refused = DatabaseDriver.settle, []
+
+    def full(self, outcomes, *, now):
+        if len(refused) >= 3:
+            return settle(self, outcomes, now=now)
+        refused.append(len(outcomes))
+        raise OperationalError("No space left on device")
+
+    monkeypatch.setattr(DatabaseDriver, "settle", full)
+    add.enqueue_many((number,) for number in range(100))
+    with working(prefetch=0) as worker:
+        eventually(lambda: len(refused) == 2)
+        assert len(worker.holdings) <= 4 * worker.slots.threads.size
+        eventually(lambda: not Job.objects.exclude(state="done").exists())
+
+
+def test_outcomes_that_can_never_be_settled_do_not_keep_others_from_running(monkeypatch):
+    """Whether it is they or the database is seen only when others come."""
+    settle, cursed = DatabaseDriver.settle, {add.enqueue(1, 1).id for _ in range(3)}
+
+    def picky(self, outcomes, *, now):
+        if any(outcome.job_id in cursed for outcome in outcomes):
+            raise OperationalError("a trigger says no")
+        return settle(self, outcomes, now=now)
+
+    monkeypatch.setattr(DatabaseDriver, "settle", picky)
+    monkeypatch.setattr("taskharbor_django.worker.trouble.FIRST_PAUSE", 0.001)
+    with working(prefetch=0, threads=1) as worker:
+        assert add.enqueue(1, 1).wait(20).state == JobState.DONE
+        monkeypatch.setattr(DatabaseDriver, "settle", settle)
+        worker._completer._aside_until = 0.0
+        worker._completer.hurry()
+
+
 def test_a_lost_lease_stops_the_job_and_its_outcome_does_not_count(eventually):
     handle = tasks.hold.enqueue("gate")
     with working(**SHORT) as worker:
