@@ -11,9 +11,14 @@ ON_COMMIT = "transaction.on_commit(lambda: _notify_all(wanted, using), using=usi
 
 IN_COMPLETER = "tests/worker/test_completer.py"
 IN_WORKER = "tests/worker/test_worker.py"
+IN_TROUBLE = "tests/worker/test_trouble.py"
 IN_NOTIFY = "tests/operations/test_notify.py"
 QUARANTINE = (
     f"{IN_WORKER}::test_the_job_of_a_dead_worker_runs_in_quarantine_and_its_loss_is_written_down"
+)
+LEFT_ALONE = (
+    "tests/worker/test_reserving.py"
+    "::test_whoever_calls_a_database_that_fails_again_and_again_is_left_alone"
 )
 LAST_ACT = f"{IN_WORKER}::test_the_job_of_a_handler_that_will_not_stop_is_released_as_the_last_act"
 REFUSED = f"{IN_COMPLETER}::test_one_outcome_that_the_database_refuses_does_not_block_its_batch"
@@ -149,5 +154,45 @@ GUARDS = [
         "session-of-thread-left-behind",
         Change(POOLS, "        self.opened.cut(thread)\n", ""),
         red=[f"{IN_WORKER}::test_the_session_of_a_thread_that_was_left_behind_is_cut"],
+    ),
+    guard(
+        "flap-forgotten-at-once",
+        Change(
+            f"{WORKER}/trouble.py",
+            "if not self.seconds and steady() - self._well_since >= WELL_FOR:",
+            "if not self.seconds:",
+        ),
+        red=[
+            f"{IN_TROUBLE}::test_a_success_ends_the_pause_and_the_next_failure_goes_on_where_it_was"
+        ],
+        on="sqlite",
+    ),
+    guard(
+        "failing-reserve-calls-itself",
+        Change(f"{WORKER}/heartbeat.py", "if sent >= self._tell_at:", "if self._interval:"),
+        red=["tests/worker/test_heartbeat.py::test_a_beat_that_a_doubt_calls_for_calls_nobody"],
+        on="sqlite",
+    ),
+    guard(
+        "calls-end-a-pause",
+        Change(f"{WORKER}/reserving.py", "if left := self.trouble.pause.left:", "if left := 0.0:"),
+        red=[LEFT_ALONE],
+        on="sqlite",
+    ),
+    guard(
+        "reserved-while-settles-fail",
+        Change(
+            f"{WORKER}/worker.py",
+            "return failures - 1 if failures else MOST_UNSETTLED",
+            "return MOST_UNSETTLED if failures else MOST_UNSETTLED",
+        ),
+        red=[f"{IN_WORKER}::test_while_settles_fail_nothing_more_is_reserved"],
+        on="sqlite",
+    ),
+    guard(
+        "full-disk-divides-a-batch",
+        Change(COMPLETER, "        if self._server_failed:\n", "        if not batch:\n"),
+        red=[f"{IN_COMPLETER}::test_what_no_outcome_can_help_divides_no_batch_and_sets_none_aside"],
+        on="sqlite",
     ),
 ]
