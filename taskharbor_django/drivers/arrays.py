@@ -58,6 +58,11 @@ class Given:
         """The SQL that reads a column that was handed in before."""
         return f"g.{name}" if name in self._arrays else f"%({name})s"
 
+    def any_of(self, name: str) -> str:
+        """The SQL that equals any value of a column that was handed in before."""
+        kind = self._arrays.get(name)
+        return f"%({name})s" if kind is None else f"ANY (%({name})s::{kind}[])"
+
     def source(self) -> str:
         """The rows as a FROM item called g."""
         arrays = ", ".join(f"%({name})s::{kind}[]" for name, kind in self._arrays.items())

@@ -20,36 +20,40 @@ CLAIM = """
 WITH {before}claimed AS (
     UPDATE {job} SET
         {state} = 'inflight',
-        {lease} = CASE WHEN {lease_losses} > 0 THEN gen_random_uuid() ELSE %s::uuid END,
+        {lease} = CASE WHEN {lease_losses} > 0 THEN gen_random_uuid() ELSE %(token)s::uuid END,
         {lease_version} = {lease_version} + 1,
         {executions} = {executions} + 1,
         {started_at} = NULL,
-        {updated_at} = %s
+        {updated_at} = %(now)s
     WHERE {id} = ANY ({ids})
     RETURNING {run}, {seq}
 ), leased AS (
     INSERT INTO {leases} (
         {lease_token}, {lease_call}, {lease_worker}, {lease_acquired_at}, {lease_expires_at}
     )
-    SELECT DISTINCT {lease}, %s::uuid, %s::text, %s::timestamptz, %s::timestamptz FROM claimed
+    SELECT DISTINCT
+        {lease}, %(token)s::uuid, %(worker)s::text,
+        %(now)s::timestamptz, %(expires_at)s::timestamptz
+    FROM claimed
 )
 SELECT {read} FROM {source} ORDER BY claimed.{priority}, claimed.{available_at}, claimed.{seq}
 """
-CLAIM_BEFORE_PICK = ("token", "now")
 
 # Before a claim, what is due is promoted and what has expired reclaimed. Where there is neither,
-# as most of the time, this claims in the same statement. The smallest of each, not EXISTS: for
-# that the planner may read the table from its beginning, when it plans for any time (a prepared
-# statement) or by old statistics. NULL where there is none.
+# as most of the time, this claims in the same statement. The first of each by its index, not EXISTS
+# nor min(): for those the planner may read all that there are, when it plans for any time (a
+# prepared statement) or by old statistics. NULL where there is none.
 PEEK = """peek AS MATERIALIZED (
-    SELECT (SELECT min({available_at}) FROM {job} WHERE {state} = 'scheduled') <= %s AS due,
-           (SELECT min({lease_expires_at}) FROM {leases}) <= %s AS expired
+    SELECT (
+        SELECT {available_at} FROM {job} WHERE {state} = 'scheduled' ORDER BY {available_at} LIMIT 1
+    ) <= %(now)s AS due, (
+        SELECT {lease_expires_at} FROM {leases} ORDER BY {lease_expires_at} LIMIT 1
+    ) <= %(now)s AS expired
 ), """
 UNLESS_OTHERS = """
     CASE WHEN (SELECT due OR expired FROM peek) THEN ARRAY[]::uuid[] ELSE {ids} END
 """
 PEEKED = "peek LEFT JOIN claimed ON TRUE"
-CLAIM_AFTER_PICK = ("token", "worker", "now", "expires_at")
 
 # A loose scan: one index probe for each queue, however many jobs are ready.
 READY_QUEUES = """
@@ -91,10 +95,12 @@ RETURNING {lease_token}, {lease_expires_at}, {lease_worker}
 
 # No ORDER BY: with SKIP LOCKED nothing waits, so no order can deadlock. Job by job, not as a join,
 # and without `=` on what other indexes have: by old statistics the planner would read all that is
-# inflight for each of these, 500 ms a batch against 20.
+# inflight for each of these, 500 ms a batch against 20. A plan that was made when there were no
+# leases, and is kept, would read all of those: hence the tokens once more, and no bare expiry.
 HELD = """
     SELECT g.* FROM {given}
-    JOIN {leases} ON {leases}.{lease_token} = {given_token} AND {leases}.{lease_expires_at} > {now}
+    JOIN {leases} ON {leases}.{lease_token} = {given_token} AND {leases}.{lease_token} = {tokens}
+      AND GREATEST({leases}.{lease_expires_at}, {now}) > {now}
     CROSS JOIN LATERAL (
         SELECT 1 FROM {job}
         WHERE {job}.{id} = g.id AND {job}.{state} IS NOT DISTINCT FROM 'inflight'

@@ -12,6 +12,7 @@ STATEMENTS, MOVES = f"{DRIVERS}/statements.py", f"{DRIVERS}/moves.py"
 CLAIMS, RECLAIM, LEASES = f"{DRIVERS}/claims.py", f"{DRIVERS}/reclaim.py", f"{DRIVERS}/leases.py"
 PAYLOAD, WIRE = "taskharbor_django/payload.py", "taskharbor_django/wire.py"
 JOB = "taskharbor_django/models/job.py"
+PREPARED = f"{DRIVERS}/prepared.py"
 
 CONTRACT = "tests/conformance/test_database.py::TestDatabaseDriver"
 BETWEEN = "tests/storage/test_interleavings.py"
@@ -30,6 +31,7 @@ LINE = "tests/storage/test_plans.py::test_the_line_is_asked_for_and_not_left_to_
 NEXT = f"{BETWEEN}::TestClaim::test_a_claim_takes_the_next_instead_of_waiting"
 LIMIT = "tests/unit/test_refusals.py::test_a_call_may_be_exactly_as_large_as_the_limit"
 RENEWED = f"{BETWEEN}::TestHeartbeatAgainstReclaim"
+ONCE = "tests/storage/test_prepared.py"
 
 GUARDS = [
     # -- whose outcome counts --------------------------------------------------------------------
@@ -46,7 +48,7 @@ GUARDS = [
     ),
     guard(
         "ack-without-expiry",
-        Change(STATEMENTS, " AND {leases}.{lease_expires_at} > {now}", ""),
+        Change(STATEMENTS, "AND GREATEST({leases}.{lease_expires_at}, {now}) > {now}", ""),
         red=[LONG_AFTER, AT_ITS_END],
     ),
     guard(
@@ -111,7 +113,11 @@ GUARDS = [
         Change(STATEMENTS, "AND {available_at} <= %s", "AND {available_at} < %s"),
         red=[DUE],
     ),
-    guard("due-late-in-peek", Change(STATEMENTS, "<= %s AS due", "< %s AS due"), red=[DUE]),
+    guard(
+        "due-late-in-peek",
+        Change(STATEMENTS, "<= %(now)s AS due", "< %(now)s AS due"),
+        red=[DUE],
+    ),
     guard(
         "due-late-in-claim",
         Change(CLAIMS, "Q(run_at__lte=now)", "Q(run_at__lt=now)"),
@@ -126,7 +132,11 @@ GUARDS = [
     ),
     guard(
         "expired-late-in-ack",
-        Change(STATEMENTS, "{lease_expires_at} > {now}", "{lease_expires_at} >= {now}"),
+        Change(
+            STATEMENTS,
+            "GREATEST({leases}.{lease_expires_at}, {now}) >",
+            "GREATEST({leases}.{lease_expires_at} + interval '1 microsecond', {now}) >",
+        ),
         red=[AT_ITS_END],
     ),
     guard(
@@ -137,7 +147,7 @@ GUARDS = [
     ),
     guard(
         "expired-late-in-peek",
-        Change(STATEMENTS, "<= %s AS expired", "< %s AS expired"),
+        Change(STATEMENTS, "<= %(now)s AS expired", "< %(now)s AS expired"),
         red=[RECLAIMED],
     ),
     guard(
@@ -203,5 +213,25 @@ GUARDS = [
         Change(WIRE, "self._spend(2 * len(items))", "self._spend(3 * len(items))"),
         red=[LIMIT],
         on="sqlite",
+    ),
+    # -- what a session has, and a plan that is kept ---------------------------------------------
+    guard(
+        "prepared-and-refused",
+        Change(PREPARED, 'frozenset({"26000", "42P05", "0A000"})', "frozenset[str]()"),
+        red=[
+            f"{ONCE}::test_a_session_that_was_told_to_forget_costs_nothing",
+            f"{ONCE}::test_a_statement_that_is_there_already_is_no_error",
+            f"{ONCE}::test_a_column_of_another_type_is_no_error",
+        ],
+    ),
+    guard(
+        "prepared-in-a-transaction",
+        Change(PREPARED, "or is_in_transaction(connection.alias)", ""),
+        red=[f"{ONCE}::test_inside_a_transaction_nothing_is_prepared"],
+    ),
+    guard(
+        "prepared-for-the-table-as-it-is",
+        Change(PREPARED, "SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off;", ""),
+        red=[f"{ONCE}::TestPlans::test_a_claim_walks_along_its_indexes"],
     ),
 ]

@@ -121,8 +121,8 @@ GUARDS = [
         "quarantine-shares-a-lease",
         Change(
             STATEMENTS,
-            "CASE WHEN {lease_losses} > 0 THEN gen_random_uuid() ELSE %s::uuid END",
-            "%s::uuid",
+            "CASE WHEN {lease_losses} > 0 THEN gen_random_uuid() ELSE %(token)s::uuid END",
+            "%(token)s::uuid",
         ),
         red=[ALONE],
     ),

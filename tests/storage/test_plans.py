@@ -142,7 +142,7 @@ class TestPostgreSQL:
 
     @pytest.mark.parametrize("verb", ["reserve at once", "reserve above a floor"])
     def test_a_claim_that_peeks_uses_both_indexes_for_that(self, plan, verb):
-        found = plan(DatabaseDriver, verb, "min(")
+        found = plan(DatabaseDriver, verb, "peek")
         assert found.indexes >= {"taskharbor_job_scheduled", "taskharbor_lease_expiry"}
         assert not found.scanned & {"taskharbor_job", "taskharbor_lease"}
 
