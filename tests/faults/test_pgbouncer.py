@@ -10,13 +10,14 @@ from tests.process.harness import wait_until
 from tests.servers import PgBouncer
 from tests.testapp import fault_tasks as tasks
 
-from .crew import counts
+from .crew import LEASE, counts
 from .harbor import moored, patient, tell
 from .history import ENDED
 
 pytestmark = pytest.mark.postgresql
 
 SESSIONS = 4
+LOGIN_RETRY = 15.0  # PgBouncer's own: so long it asks a server not again that was not there
 
 
 @pytest.fixture
@@ -85,7 +86,7 @@ def test_a_server_that_is_restarted_behind_the_pooler_costs_no_job(pooled, recor
     with pooled.load() as load:
         pooled.signed("END")
         pooled.restart("immediate")
-        took = pooled.recovers(time.time())
+        took = pooled.recovers(time.time(), lease=LEASE + LOGIN_RETRY)
     pooled.drained()
     assert worker.alive
     tell(record_property, jobs=load.accepted, recovery=took)

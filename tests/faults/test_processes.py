@@ -458,7 +458,7 @@ def test_poison_in_other_pools_is_found_out_too(crew):
 def test_a_job_that_takes_its_worker_down_even_from_quarantine_is_buried_by_its_losses(crew):
     poison = crew.enqueue(tasks.poison, "everything")
     supervisor = crew.start("--processes", "2", lease=30)
-    crew.ended(poison)
+    crew.ended(poison, timeout=180)  # three processes, and a child in two of them, have to start
     assert counts(poison) == ("dead", 3, 0, 3)
     assert DeadLetter.objects.get().reason == "lease_lost"
     assert len(supervisor.lines("died: killed by SIGKILL")) == 3
