@@ -15,7 +15,7 @@ import threading
 from django.db import connections
 
 TOLD = "stale write"
-PATIENCE = 30.0
+PATIENCE = 300.0  # the time that the process is stopped counts, too
 
 # Nobody is held back as long as no write is owed.
 _free = threading.Event()

@@ -597,7 +597,7 @@ def test_a_worker_over_its_memory_limit_goes_on_as_a_new_process(crew):
     """What runs is finished before, and nothing is charged to anybody."""
     running = crew.enqueue(tasks.hold, str(crew.go))
     jobs = [crew.enqueue(tasks.grow, 100) for _ in range(3)]
-    worker = crew.start("--max-memory", "140", threads=2)
+    worker = crew.start("--max-memory", "140", threads=2, lease=15.0)
     wait_until(lambda: Job.objects.filter(state="done").exists(), what="a large job")
     crew.open()
     crew.ended(running, *jobs)
