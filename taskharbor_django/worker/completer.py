@@ -80,6 +80,11 @@ class Completer(threading.Thread):
         self._server_failed = False  # the last time, and not for what was to be settled
         self.connected = threading.Event()
 
+    @property
+    def refusals(self) -> int:
+        """How often the server has said that it can settle nothing, whatever the outcomes."""
+        return self.trouble.pause.failures if self._server_failed else 0
+
     def put(self, running: Running, outcome: Outcome) -> None:
         # In this order: between the two the completer may have found nothing and said so.
         self._finished.append((running, outcome))

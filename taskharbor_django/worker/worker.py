@@ -218,12 +218,12 @@ class Worker:
 
     def _most_unsettled(self) -> int:
         """
-        Where settles fail, none: what would run now may have to run again.
+        Where the server can settle nothing, none: what would run now may have to run again.
 
-        One more with each failure, for it may be these outcomes alone that cannot be settled.
+        One more with each refusal, for a full disk may have room for the outcomes of others.
         """
-        failures = self._completer.trouble.pause.failures
-        return failures - 1 if failures else MOST_UNSETTLED
+        refusals = self._completer.refusals
+        return refusals - 1 if refusals else MOST_UNSETTLED
 
     def _unsettled(self) -> int:
         """Jobs that ran and wait to be settled; more of them would only wait as well."""

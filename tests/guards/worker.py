@@ -180,13 +180,13 @@ GUARDS = [
         on="sqlite",
     ),
     guard(
-        "reserved-while-settles-fail",
+        "reserved-while-nothing-is-settled",
         Change(
             f"{WORKER}/worker.py",
-            "return failures - 1 if failures else MOST_UNSETTLED",
-            "return MOST_UNSETTLED if failures else MOST_UNSETTLED",
+            "return refusals - 1 if refusals else MOST_UNSETTLED",
+            "return MOST_UNSETTLED if refusals else MOST_UNSETTLED",
         ),
-        red=[f"{IN_WORKER}::test_while_settles_fail_nothing_more_is_reserved"],
+        red=[f"{IN_WORKER}::test_while_the_server_can_settle_nothing_no_more_is_reserved"],
         on="sqlite",
     ),
     guard(

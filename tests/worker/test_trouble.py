@@ -107,9 +107,10 @@ def test_what_flaps_is_told_of_ever_more_seldom(passed, caplog):
     assert len(caplog.messages) <= 2 * 8
 
 
-def test_statistics_that_cannot_be_stored_are_no_beat_that_failed(monkeypatch, caplog):
+def test_statistics_that_cannot_be_stored_are_no_beat_that_failed(clock, monkeypatch, caplog):
     """A lease that is renewed takes no room on a full disk, a new row of statistics does."""
     worker = Worker(WorkerOptions(listen=False))
+    worker.clock = clock
 
     def full(*_, **__):
         raise OperationalError("No space left on device")

@@ -373,7 +373,7 @@ def test_while_outcomes_cannot_be_settled_no_more_is_reserved_than_a_few(eventua
         eventually(lambda: not Job.objects.exclude(state="done").exists())
 
 
-def test_while_settles_fail_nothing_more_is_reserved(eventually, monkeypatch):
+def test_while_the_server_can_settle_nothing_no_more_is_reserved(eventually, monkeypatch):
     """It would run, and wait with the others; its lease may not last so long."""
     settle, refused = DatabaseDriver.settle, []
 
@@ -381,7 +381,7 @@ def test_while_settles_fail_nothing_more_is_reserved(eventually, monkeypatch):
         if len(refused) >= 3:
             return settle(self, outcomes, now=now)
         refused.append(len(outcomes))
-        raise OperationalError("No space left on device")
+        raise OperationalError("database or disk is full")
 
     monkeypatch.setattr(DatabaseDriver, "settle", full)
     add.enqueue_many((number,) for number in range(100))
@@ -391,7 +391,9 @@ def test_while_settles_fail_nothing_more_is_reserved(eventually, monkeypatch):
         eventually(lambda: not Job.objects.exclude(state="done").exists())
 
 
-def test_outcomes_that_can_never_be_settled_do_not_keep_others_from_running(monkeypatch):
+def test_outcomes_that_can_never_be_settled_do_not_keep_others_from_running(
+    eventually, monkeypatch
+):
     """Whether it is they or the database is seen only when others come."""
     settle, cursed = DatabaseDriver.settle, {add.enqueue(1, 1).id for _ in range(3)}
 
@@ -403,6 +405,8 @@ def test_outcomes_that_can_never_be_settled_do_not_keep_others_from_running(monk
     monkeypatch.setattr(DatabaseDriver, "settle", picky)
     monkeypatch.setattr("taskharbor_django.worker.trouble.FIRST_PAUSE", 0.001)
     with working(prefetch=0, threads=1) as worker:
+        eventually(lambda: worker._unsettled() == len(cursed))
+        assert worker._completer.trouble.lasts
         assert add.enqueue(1, 1).wait(20).state == JobState.DONE
         monkeypatch.setattr(DatabaseDriver, "settle", settle)
         worker._completer._aside_until = 0.0
