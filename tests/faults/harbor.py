@@ -19,9 +19,9 @@ from .history import ENDED, noted
 
 # A worker that is told nothing waits for half a second at least, and each part counts for itself.
 MOST_PER_SECOND = 50
-# What a job costs that runs meanwhile: its reserve, a connection of the handler's, its lines, its
-# settle. A disk that is nearly full still has room for some.
-PER_RUN = 12
+# What a job costs that runs meanwhile: eight messages for the handler's connection and lines, a
+# reserve, a settle. A disk that is nearly full still has room for some.
+PER_RUN = 10
 SESSIONS = "application_name=worker"
 # What a caller is told while the server is away, read-only or full.
 PASSING = (OperationalError, InterfaceError, InternalError)
