@@ -124,7 +124,7 @@ class PostgreSQLDriver(DatabaseDriver):
         }
         with self.connection.cursor() as cursor:
             sql = _claim_text(self.using, floor is not None, peek)
-            self._prepared.execute(cursor, sql, values)
+            self._prepared.execute(cursor, "claim", sql, values)
             return list(cursor.fetchall())
 
     def _reservations(self, claimed: list[Any], lease: LeaseValue) -> list[Reservation]:
@@ -171,7 +171,7 @@ class PostgreSQLDriver(DatabaseDriver):
         parts["tokens"] = given.any_of("token") if few else parts["given_token"]
         held = self._text(statements.HELD, given=given.source(), **parts)
         with self.connection.cursor() as cursor:
-            execute = partial(self._prepared.execute, cursor) if few else cursor.execute
+            execute = partial(self._prepared.execute, cursor, "ack") if few else cursor.execute
             execute(self._text(template, held=held, **parts), given.parameters)
             # Which ones is only asked when it was not all.
             whole = cursor.rowcount == len(outcomes)

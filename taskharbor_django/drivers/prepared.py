@@ -48,9 +48,9 @@ class Prepared:
     def __init__(self) -> None:
         self._refused = False
 
-    def execute(self, cursor: Any, sql: str, parameters: dict[str, Any]) -> None:
+    def execute(self, cursor: Any, verb: str, sql: str, parameters: dict[str, Any]) -> None:
         """Execute with named parameters; the cursor has the rows, whichever way it was sent."""
-        text = None if self._refused else _text(cursor.db, sql)
+        text = None if self._refused else _text(cursor.db, verb, sql)
         if text is not None:
             try:
                 cursor.execute(text, parameters)
@@ -66,11 +66,11 @@ class Prepared:
         cursor.execute(sql.replace("%(limit)s", str(parameters.get("limit"))), parameters)
 
 
-def _text(connection: Any, sql: str) -> str | None:
+def _text(connection: Any, verb: str, sql: str) -> str | None:
     """What to send instead of the statement, None where it is to be sent in full."""
     if not _can_prepare(connection):
         return None
-    prepare, execute = _prepared(sql)
+    prepare, execute = _prepared(verb, sql)
     told = _told.setdefault(connection.connection, set())
     if sql in told:
         return f"{FOR_ANY_TABLE}{execute}"
@@ -91,15 +91,15 @@ def _can_prepare(connection: Any) -> bool:
 
 
 @lru_cache(maxsize=256)
-def _prepared(sql: str) -> tuple[str, str]:
+def _prepared(verb: str, sql: str) -> tuple[str, str]:
     """
     The texts that prepare and execute a statement.
 
-    It is named by its own text: in a session that others use too, who finds that name finds the
-    same statement.
+    It is named by its verb and its own text: in a session that others use too, who finds that name
+    finds the same statement.
     """
     places = list(dict.fromkeys(_PLACE.findall(sql)))
     body = _PLACE.sub(lambda place: f"${places.index(place[1]) + 1}", sql)
-    name = f"taskharbor_{hashlib.sha256(body.encode()).hexdigest()[:24]}"
+    name = f"taskharbor_{verb}_{hashlib.sha256(body.encode()).hexdigest()[:24]}"
     values = ", ".join(f"%({place})s" for place in places)
     return f"PREPARE {name} AS {body}", f"EXECUTE {name} ({values})"

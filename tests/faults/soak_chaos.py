@@ -183,7 +183,7 @@ class Chaos:
         self.proxy.cut()
 
     def cut_after_commit(self):
-        self.proxy.cut_after(self.chance.choice([b"COMMIT", b"UPDATE", b"INSERT"]))
+        self.proxy.cut_after(self.chance.choice([b"COMMIT", b"EXECUTE", b"UPDATE", b"INSERT"]))
 
     def refuse(self):
         self.proxy.refuse()

@@ -57,8 +57,8 @@ def test_connections_that_are_half_open_are_given_up_and_cost_no_job(harbor, rec
 
 # what the server gets and answers in vain -> the job that makes a worker send it, and its counts
 LOST_REPLIES = {
-    "reserve": ((b"gen_random_uuid() ELSE",), tasks.touch, ("done", 1, 0, 0)),
-    "ack": ((b"WITH g AS MATERIALIZED",), tasks.touch, ("done", 1, 0, 0)),
+    "reserve": ((b"EXECUTE taskharbor_claim",), tasks.touch, ("done", 1, 0, 0)),
+    "ack": ((b"EXECUTE taskharbor_ack",), tasks.touch, ("done", 1, 0, 0)),
     "retry": ((b"taskharbor_attempt", b"COMMIT"), tasks.fail_once, ("done", 2, 1, 0)),
     "burial": (
         (b"taskharbor_deadletter", b"COMMIT"),
