@@ -163,5 +163,7 @@ def _away_of(using: str) -> str:
 def _give_up() -> None:
     """Let nothing be kept of a request that was to be one transaction."""
     for connection in connections.all(initialized_only=True):
-        if connection.settings_dict["ATOMIC_REQUESTS"] and connection.in_atomic_block:
+        # Where Django looks: a connection may have settings of its own.
+        asked = connections.settings[connection.alias]["ATOMIC_REQUESTS"]
+        if asked and connection.in_atomic_block:
             connection.set_rollback(True)

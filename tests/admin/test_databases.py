@@ -220,13 +220,17 @@ def test_who_may_not_see_a_page_is_not_told_that_it_failed(visitor):
         assert stranger.get(url("queue_changelist")).status_code == 503
 
 
-def test_a_request_that_was_one_transaction_keeps_nothing(operator, monkeypatch):
+@pytest.mark.parametrize("own", [False, True])
+def test_a_request_that_was_one_transaction_keeps_nothing(operator, monkeypatch, own):
     def die_late(*args):
         Queue.objects.create(name="half")
         raise OperationalError("too late")
 
     monkeypatch.setattr("taskharbor_django.admin.jobs._tabs", die_late)
-    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", True)
+    if own:  # as connections of a worker have
+        default = connections["default"]
+        monkeypatch.setattr(default, "settings_dict", {**default.settings_dict})
+    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
     assert operator.get(url("job_changelist")).status_code == 503
     assert not Queue.objects.exists()
 

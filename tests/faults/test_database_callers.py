@@ -112,7 +112,7 @@ urlpatterns = [path("<str:end>/", view)]
 
 def test_a_job_of_a_request_runs_if_the_request_succeeds(harbor, monkeypatch):
     enqueued.clear()
-    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", True)
+    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
     harbor.start().ready()
     with override_settings(ROOT_URLCONF=__name__):
         client = Client(raise_request_exception=False)
