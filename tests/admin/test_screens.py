@@ -767,6 +767,7 @@ def test_a_worker_is_silent_by_its_own_lease(operator):
     page = operator.get(DASHBOARD)
     assert page.context["board"]["alive"] == 1
     assert page.context["board"]["rows"][0][0].workers == 1
+    assert "<b>1</b> worker " in text(page)
     assert warnings_of(operator) == set()
     worker("quick", lease=timedelta(seconds=5), last_beat_at=utcnow() - timedelta(seconds=10))
     assert text(operator.get(url("worker_changelist"))).count(">silent<") == 1
