@@ -39,6 +39,21 @@ def test_a_batch_grows_while_claims_come_back_full():
     assert appetite.wants(free=0, waiting=0) == FIRST_BATCH
 
 
+def test_of_a_deep_queue_a_second_batch_is_claimed_while_the_first_is_worked_off():
+    appetite = with_runs_of(0.001, slots=8)
+    for _ in range(10):
+        wanted = appetite.wants(free=0, waiting=0)
+        appetite.claimed(wanted, wanted)
+    assert appetite.wants(free=-500, waiting=LARGEST_BATCH) == LARGEST_BATCH
+    assert appetite.wants(free=-501, waiting=LARGEST_BATCH + 1) == 0
+    assert appetite.wants(free=2, waiting=0) == LARGEST_BATCH + 2
+
+
+def test_of_a_shallow_queue_it_is_one_batch():
+    appetite = with_runs_of(0.001)
+    assert appetite.wants(free=-FIRST_BATCH, waiting=FIRST_BATCH) == 0
+
+
 def test_nothing_more_is_asked_for_while_half_a_batch_waits():
     appetite = with_runs_of(0.001)
     assert appetite.wants(free=-40, waiting=40) == 0
