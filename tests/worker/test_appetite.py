@@ -10,6 +10,14 @@ def with_runs_of(seconds, **options):
     return appetite
 
 
+def of_a_deep_queue(seconds, **options):
+    appetite = with_runs_of(seconds, **options)
+    for _ in range(10):
+        wanted = appetite.wants(free=0, waiting=0)
+        appetite.claimed(wanted, wanted)
+    return appetite
+
+
 def test_nothing_is_known_yet_so_only_the_free_slots_are_filled():
     assert Appetite().wants(free=8, waiting=0) == 8
 
@@ -30,20 +38,14 @@ def test_the_median_counts_and_not_the_slowest():
 
 
 def test_a_batch_grows_while_claims_come_back_full():
-    appetite = with_runs_of(0.001, slots=8)
-    for _ in range(10):
-        wanted = appetite.wants(free=0, waiting=0)
-        appetite.claimed(wanted, wanted)
+    appetite = of_a_deep_queue(0.001, slots=8)
     assert appetite.wants(free=0, waiting=0) == LARGEST_BATCH
     appetite.claimed(LARGEST_BATCH, 3)
     assert appetite.wants(free=0, waiting=0) == FIRST_BATCH
 
 
 def test_of_a_deep_queue_a_second_batch_is_claimed_while_the_first_is_worked_off():
-    appetite = with_runs_of(0.001, slots=8)
-    for _ in range(10):
-        wanted = appetite.wants(free=0, waiting=0)
-        appetite.claimed(wanted, wanted)
+    appetite = of_a_deep_queue(0.001, slots=8)
     assert appetite.wants(free=-500, waiting=LARGEST_BATCH) == LARGEST_BATCH
     assert appetite.wants(free=-501, waiting=LARGEST_BATCH + 1) == 0
     assert appetite.wants(free=2, waiting=0) == LARGEST_BATCH + 2
@@ -74,8 +76,5 @@ def test_prefetch_can_be_bounded_and_switched_off():
 
 
 def test_no_more_is_prefetched_than_is_begun_before_it_would_be_given_back():
-    appetite = with_runs_of(0.009, slots=2)
-    for _ in range(10):
-        wanted = appetite.wants(free=0, waiting=0)
-        appetite.claimed(wanted, wanted)
+    appetite = of_a_deep_queue(0.009, slots=2)
     assert appetite.wants(free=0, waiting=0) == 66  # 0.3 s of two threads
