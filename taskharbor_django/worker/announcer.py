@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from django.db import connections as django_connections
 
 from .. import signals
+from ..clock import steady
 from ..drivers import DatabaseDriver
 from ..lifecycle import JobState, Verb
 from ..operations.telling import Settled, outcomes_wanted, tell_settled
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MOST_BATCHES = 10_000
-PATIENCE = 5.0  # seconds at the end
 
 
 class Announcer:
@@ -88,15 +88,16 @@ class Announcer:
                 )
                 self._thread.start()
 
-    def close(self) -> None:
-        """Send what waits, if receivers let it."""
+    def close(self, patience: float) -> None:
+        """Send what waits, as far as receivers let it."""
         if self._thread is None:
             return
+        until = steady() + patience
         try:
-            self._line.put(None, timeout=PATIENCE)
+            self._line.put(None, timeout=patience)
         except queue.Full:
             return
-        self._thread.join(PATIENCE)
+        self._thread.join(max(0.0, until - steady()))
 
     # -- in its thread ---------------------------------------------------------------------------
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
-from uuid import UUID
 
 from django.db import Error as DatabaseTrouble
 
@@ -13,39 +12,36 @@ from ..drivers import DatabaseDriver
 from ..lifecycle import OutcomeKind
 from ..operations import decide
 from ..operations.settle import settle
-from ..values import Outcome, Rejection
+from ..values import Outcome
+from .completer import Finished
 from .holdings import Running
 
 logger = logging.getLogger(__name__)
 
+# A handler that will not stop goes on until its process is gone: nobody begins its job before.
+HEAD_START = 2.0
 
-def release_rest(
-    driver: DatabaseDriver,
-    held: Sequence[Running],
-    known: Mapping[Running, Outcome],
-    *,
-    now: datetime,
-    lease: timedelta,
-) -> list[tuple[Running, Outcome]]:
-    """Settle what could not be before, give back what will not stop; return what was."""
-    left = [
-        known.get(it)
-        or decide.outcome(OutcomeKind.RELEASE, it.reservation, started_at=it.started_at)
-        for it in held
-    ]
+
+def released(running: Running, run_at: datetime) -> Outcome:
+    """Give back what still runs."""
+    return decide.outcome(
+        OutcomeKind.RELEASE, running.reservation, started_at=running.started_at, run_at=run_at
+    )
+
+
+def hand_in(
+    driver: DatabaseDriver, left: Sequence[Finished], *, now: datetime, lease: timedelta
+) -> list[Finished]:
+    """Settle what could not be settled before; return what was."""
     if not left:
         return []
     try:
-        refused = settle(driver, left, now=now)
-        driver.extend_leases(_emptied(left, refused), now=now, lease_for=lease)
+        refused = settle(driver, [outcome for _, outcome in left], now=now)
+        emptied = {it.token for it, _ in left} - {it.outcome.token for it in refused}
+        # To renew leases that cover nothing removes their rows, as no beat will.
+        driver.extend_leases(emptied, now=now, lease_for=lease)
     except DatabaseTrouble:
         logger.warning("%d jobs could not be given back; their leases will expire", len(left))
         return []
     lost = {(it.outcome.token, it.outcome.job_id) for it in refused if not it.repeated}
-    pairs = zip(held, left, strict=True)
-    return [(it, outcome) for it, outcome in pairs if (it.token, it.job_id) not in lost]
-
-
-def _emptied(released: Iterable[Outcome], refused: Iterable[Rejection]) -> set[UUID]:
-    """Leases that cover nothing any more: to renew them removes their rows, as no beat will."""
-    return {outcome.token for outcome in released} - {it.outcome.token for it in refused}
+    return [(it, outcome) for it, outcome in left if (it.token, it.job_id) not in lost]

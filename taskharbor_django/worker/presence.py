@@ -89,7 +89,9 @@ class Presence:
         if asked == "stop":
             worker.stop("an operator asked for it")
 
-    def stop(self) -> None:
+    def stop(self, *, given_back: int) -> None:
+        """Say goodbye; what is given back is counted, though that comes after everything else."""
+        self.tally[OutcomeKind.RELEASE] += given_back
         with contextlib.suppress(Exception):  # the row then shows an old beat, which says the same
             self._write_counts()
             now = self._worker.clock.now()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterable, Sequence
+from datetime import timedelta
 
 from django.db import Error as DatabaseTrouble
 
@@ -46,6 +47,7 @@ logger = logging.getLogger(__name__)
 MOST_UNSETTLED = 2_000
 UNWILLING = 5.0
 SETTLE_AT_EXIT = 10.0
+ANNOUNCE_AT_EXIT = 5.0
 CONNECTED_WITHIN = 0.5  # looks that often whether it was told to stop meanwhile
 
 
@@ -307,8 +309,8 @@ class Worker:
         self.stragglers = not self.slots.close(UNWILLING)
         for part in self._parts:
             part.close()
-        self._release_rest()
-        self._announcer.close()
+        with self._lines.waiting():
+            self._leave_nothing()
         disconnect(self.options.using)
 
     def _finish(self, patience: float) -> bool:
@@ -322,17 +324,24 @@ class Worker:
             self._wakeup.wait(min(left, 0.5))
         return True
 
-    def _release_rest(self) -> None:
-        """The last act: nothing is held any more, as far as the database can be told."""
-        with self._lines.waiting():
-            now = self.clock.now()
-            settled = last_acts.release_rest(
-                self.driver,
-                self.holdings.all(),
-                self._completer.unsettled(),
-                now=now,
-                lease=self.options.lease,
-            )
-            self._presence.tally.update(outcome.kind for _, outcome in settled)
-            self._announcer.settled(settled, now=now)
-            self._presence.stop()
+    def _leave_nothing(self) -> None:
+        """
+        Hold nothing any more, as far as the database can be told.
+
+        What still runs is given back last: then nothing but signals is left to do before the exit.
+        """
+        known = self._completer.unsettled()
+        held = self.holdings.all()
+        ended = self._hand_in([(it, known[it]) for it in held if it in known])
+        running = [it for it in held if it not in known]
+        self._presence.count(ended)
+        self._presence.stop(given_back=len(running))
+        run_at = self.clock.now() + timedelta(seconds=last_acts.HEAD_START)
+        released = self._hand_in([(it, last_acts.released(it, run_at)) for it in running])
+        self._announcer.close(last_acts.HEAD_START / 2 if released else ANNOUNCE_AT_EXIT)
+
+    def _hand_in(self, left: Sequence[Finished]) -> list[Finished]:
+        now = self.clock.now()
+        settled = last_acts.hand_in(self.driver, left, now=now, lease=self.options.lease)
+        self._announcer.settled(settled, now=now)
+        return settled

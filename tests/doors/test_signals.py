@@ -388,20 +388,19 @@ def test_receivers_that_are_too_slow_are_left_out_and_said_so(monkeypatch, caplo
         line._put(partial(sent.append, number), 10)
     gate.set()
     until(lambda: "receivers were not called for 30 moves" in caplog.text)
-    line.close()
+    line.close(30)
     assert sent == [0, 1]
     assert caplog.text.count("receivers of signals are too slow") == 1
 
 
 def test_a_receiver_that_does_not_return_does_not_keep_a_worker_from_ending(monkeypatch):
-    monkeypatch.setattr(announcer, "PATIENCE", 0.05)
     monkeypatch.setattr(announcer, "MOST_BATCHES", 1)
     gate = threading.Event()
     for batches in (1, 3):
         line = announcer.Announcer(driver_for("default"), "w")
         for _ in range(batches):
             line._put(lambda: gate.wait(30), 1)
-        line.close()
+        line.close(0.05)
         assert line._thread.is_alive()
     gate.set()
 
@@ -412,6 +411,6 @@ def test_signals_that_cannot_be_sent_do_not_end_the_thread(monkeypatch, connecte
     line = announcer.Announcer(driver_for("default"), "w")
     line._put(lambda: 1 / 0, 1)
     line.put([])
-    line.close()
+    line.close(30)
     assert "signals could not be sent" in caplog.text
-    announcer.Announcer(driver_for("default"), "w").close()
+    announcer.Announcer(driver_for("default"), "w").close(30)

@@ -137,7 +137,31 @@ GUARDS = [
         Change(
             f"{WORKER}/worker.py",
             "        self.stragglers = not self.slots.close(",
-            "        self._release_rest()\n        self.stragglers = not self.slots.close(",
+            "        self._leave_nothing()\n        self.stragglers = not self.slots.close(",
+        ),
+        red=[LAST_ACT],
+    ),
+    guard(
+        "released-before-the-last-line",
+        Change(
+            f"{WORKER}/worker.py",
+            "        self._presence.stop(given_back=len(running))\n",
+            "",
+        ),
+        Change(
+            f"{WORKER}/worker.py",
+            "        self._announcer.close(last_acts",
+            "        self._presence.stop(given_back=len(running))\n"
+            "        self._announcer.close(last_acts",
+        ),
+        red=[LAST_ACT],
+    ),
+    guard(
+        "no-head-start",
+        Change(
+            f"{WORKER}/last_acts.py",
+            ", started_at=running.started_at, run_at=run_at",
+            ", started_at=running.started_at",
         ),
         red=[LAST_ACT],
     ),

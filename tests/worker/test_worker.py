@@ -22,7 +22,7 @@ from taskharbor_django.lifecycle import AttemptEnd, DeadReason, JobState
 from taskharbor_django.models import Attempt, DeadLetter, Job, Lease, QueueMinute, Worker
 from taskharbor_django.operations.workers import ask_workers
 from taskharbor_django.values import JobRecord, Rejection
-from taskharbor_django.worker import async_pool, loop, pools
+from taskharbor_django.worker import async_pool, last_acts, loop, pools
 from taskharbor_django.worker import completer as completer_module
 from taskharbor_django.worker import connections as worker_connections
 from taskharbor_django.worker import worker as worker_module
@@ -581,24 +581,28 @@ def test_the_job_of_a_handler_that_will_not_stop_is_released_as_the_last_act(
     handle = tasks.stuck.using(timeout=120).enqueue("stuck")
     seen = {}
 
-    def note(part, name):
-        close = part.close
+    def note(part, name, verb="close"):
+        close = getattr(part, verb)
 
-        def closing(*args):
+        def closing(*args, **kwargs):
             before = handle.refresh().state
-            ended = close(*args)
+            ended = close(*args, **kwargs)
             seen[name] = before, handle.refresh().state
             return ended
 
-        monkeypatch.setattr(part, "close", closing)
+        monkeypatch.setattr(part, verb, closing)
 
     with working(grace=timedelta(0)) as worker:
         eventually(lambda: tasks.seen["stuck"])
         note(worker.slots.threads, "threads")
         note(worker._heartbeat, "heartbeat")
+        note(worker._presence, "its row and its last line", "stop")
     held = (JobState.INFLIGHT, JobState.INFLIGHT)
-    assert seen == {"threads": held, "heartbeat": held}
-    assert facts(handle) == ("ready", 1, 0, 0)
+    assert seen == dict.fromkeys(("threads", "heartbeat", "its row and its last line"), held)
+    assert facts(handle) == ("scheduled", 1, 0, 0)
+    job = Job.objects.get(pk=handle.id)
+    head_start = (job.available_at - job.updated_at).total_seconds()
+    assert head_start == pytest.approx(last_acts.HEAD_START, abs=0.5)
 
 
 def test_the_worker_row_and_the_statistics_say_what_happened():

@@ -27,6 +27,7 @@ from ..arguments import Plan
 
 RELOAD_PAUSE = 2.0  # a developer who mends a broken file does not wait long
 LAST_WORDS = 5.0
+LAST_LINES = 0.5  # with the last signals less than the head start of what a handler would not leave
 
 
 class Command(BaseCommand):
@@ -163,10 +164,17 @@ def watch_code(worker: Worker) -> None:
 
 
 def flush() -> None:
-    logging.shutdown()
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):
-            stream.flush()
+    """Write out what was logged and printed, unless whoever reads it stands still."""
+
+    def write() -> None:
+        logging.shutdown()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):
+                stream.flush()
+
+    writing = threading.Thread(target=write, daemon=True)
+    writing.start()
+    writing.join(LAST_LINES)
 
 
 def leave(code: int, *, at_once: bool) -> NoReturn:
