@@ -101,7 +101,7 @@ class DatabaseDriver(Ground, Driver):
         sql, parameters = inserts.statement(record, self.using, self.connection)
         with self.connection.cursor() as cursor:
             try:
-                cursor.execute(sql, parameters)
+                self._execute_insert(cursor, sql, parameters)
             except IntegrityError:
                 if self.connection.vendor == "mysql" and self._known([record]):
                     raise DuplicateJob from None
@@ -109,6 +109,9 @@ class DatabaseDriver(Ground, Driver):
             if cursor.rowcount == 0:
                 raise DuplicateJob
         tell_on_commit(Verb.ENQUEUE, self.using, [record], as_asked)
+
+    def _execute_insert(self, cursor: Any, sql: str, parameters: list[Any]) -> None:
+        cursor.execute(sql, parameters)
 
     def _known(self, records: Sequence[JobRecord]) -> set[UUID]:
         """The ids of those that are stored already."""

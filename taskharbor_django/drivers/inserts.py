@@ -173,6 +173,8 @@ def statement(record: JobRecord, using: str, connection: Any) -> tuple[str, list
 
 def _own(record: JobRecord, connection: Any) -> list[Any]:
     """The parameters that `cells` begins with; those behind them are the same for all alike."""
+    if connection.vendor == "postgresql":  # psycopg adapts them by itself
+        return [record.id, record.task, record.queue, record.payload, next_seq()]
     given = [rows.prepare(name, getattr(record, name), connection) for name in _GIVEN]
     return [*given, next_seq()]
 

@@ -73,6 +73,9 @@ class PostgreSQLDriver(DatabaseDriver):
 
     # -- enqueue ---------------------------------------------------------------------------------
 
+    def _execute_insert(self, cursor: Any, sql: str, parameters: list[Any]) -> None:
+        self._prepared.insert(cursor, sql, parameters)
+
     def _insert_many(self, records: Sequence[JobRecord]) -> None:
         if records:
             with self.connection.cursor() as cursor:

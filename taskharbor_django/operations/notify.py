@@ -16,7 +16,7 @@ from django.db import connections, transaction
 from ..conf import get_settings
 
 CHANNEL = "taskharbor"
-DEBOUNCE = 0.01  # less than the second look of a worker is away
+DEBOUNCE = 0.018  # less than the second look of a worker is away
 
 # A transaction that notifies has a commit of its own, which would wait for the disk like any other;
 # there is nothing in it that a crash could lose. The setting ends with that transaction.
@@ -30,21 +30,26 @@ def notify_on_commit(queues: Iterable[str], using: str) -> None:
     connection = connections[using]
     if connection.vendor != "postgresql" or get_settings().notify is False:
         return
+    wanted = list(queues)
+    # Without a transaction they are committed: nothing to wait for, and mostly nothing to send.
+    if not connection.in_atomic_block and not any(_is_due(queue, using) for queue in wanted):
+        return
     # Who manages transactions by hand gets no call after them; polling finds the jobs.
     if connection.in_atomic_block or connection.get_autocommit():
-        wanted = list(queues)
         transaction.on_commit(lambda: _notify_all(wanted, using), using=using, robust=True)
 
 
 def _notify_all(queues: Iterable[str], using: str) -> None:
     for queue in queues:
-        _notify(queue, using)
+        if _is_due(queue, using):
+            _notify(queue, using)
+
+
+def _is_due(queue: str, using: str) -> bool:
+    return time.monotonic() - _last.get((using, queue), 0.0) >= DEBOUNCE
 
 
 def _notify(queue: str, using: str) -> None:
-    now = time.monotonic()
-    if now - _last.get((using, queue), 0.0) < DEBOUNCE:
-        return
-    _last[using, queue] = now
+    _last[using, queue] = time.monotonic()
     with connections[using].cursor() as cursor:
         cursor.execute(_NOTIFY, [CHANNEL, queue])

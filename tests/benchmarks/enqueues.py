@@ -7,6 +7,8 @@ import psutil
 from . import raw
 from .measures import fact, limit, measure, ratio
 
+TURN = 25  # some tens of milliseconds
+
 
 @measure(
     "Enqueue, one per commit",
@@ -18,23 +20,27 @@ from .measures import fact, limit, measure, ratio
 def enqueue_singly(ground, sizes):
     from .tasks import noop
 
-    rates = {"raw": [], "ours": []}
-    # In turns: what else the machine does falls on both.
-    for _ in range(4):
-        with ground.connect() as connection:
-            rates["raw"].append(raw.insert_singly(connection, sizes.singles // 4))
-        began = time.perf_counter()
-        for _ in range(sizes.singles // 4):
-            noop.enqueue(1)
-        rates["ours"].append(time.perf_counter() - began)
-    ours, limit_ = sum(rates["ours"]), sum(rates["raw"])
-    jobs = sizes.singles // 4 * 4
+    turns = max(4, sizes.singles // TURN)
+    ours = limit_ = 0.0
+    # In short turns: what else the machine does falls on both.
+    with ground.connect() as connection:
+        for _ in range(turns):
+            limit_ += raw.insert_singly(connection, TURN)
+            ours += enqueue_some(noop)
+    jobs = turns * TURN
     return {
         "of_raw": limit_ / ours,
         "jobs_per_second": jobs / ours,
         "raw_per_second": jobs / limit_,
         "statements_each": statements_of(lambda: noop.enqueue(1)),
     }
+
+
+def enqueue_some(task):
+    began = time.perf_counter()
+    for _ in range(TURN):
+        task.enqueue(1)
+    return time.perf_counter() - began
 
 
 def statements_of(work):

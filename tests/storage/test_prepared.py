@@ -1,4 +1,4 @@
-"""Claims and acks that a session has prepared, and sessions that do not have them any more."""
+"""What a session has prepared (claims, acks, INSERTs), and sessions that have it no more."""
 
 import json
 import re
@@ -11,9 +11,11 @@ import pytest
 from django.core.management import call_command
 from django.db import connection, connections, transaction
 
-from taskharbor_django.drivers import DatabaseDriver, Outcome
-from taskharbor_django.drivers.prepared import FOR_ANY_TABLE, MOST
+from taskharbor_django.drivers import DatabaseDriver, JobRecord, Outcome
+from taskharbor_django.drivers.prepared import FOR_ANY_TABLE, MOST, OFTEN
+from taskharbor_django.exceptions import DuplicateJob
 from taskharbor_django.lifecycle import OutcomeKind
+from taskharbor_django.models import Job
 from tests.servers import PgBouncer, PostgreSQL
 
 from .drivers import NOW, acks, hold, outcome, put, take
@@ -285,3 +287,44 @@ class TestBehindAPooler:
             assert other.execute("SELECT %s::int", [1]).fetchone() == (1,)
             other.execute("DEALLOCATE ALL")
         live(driver, rounds=2)
+
+
+# -- one job at a time ---------------------------------------------------------------------------
+
+
+def inserted(driver, times):
+    """Enqueue so many, one by one; return what was sent for it, and see that all are stored."""
+    records = [JobRecord(task="t", payload=b"%d" % number) for number in range(times)]
+    sent = statements(lambda: [driver.enqueue(record) for record in records])
+    stored = Job.objects.in_bulk([record.id for record in records])
+    assert {pk: bytes(job.payload) for pk, job in stored.items()} == {
+        record.id: record.payload for record in records
+    }
+    return [sql for sql, _ in sent]
+
+
+def test_a_session_that_enqueues_often_prepares_it(driver):
+    sent = inserted(driver, OFTEN + 4)
+    assert [sql.split()[0] for sql in sent] == ["INSERT"] * OFTEN + ["PREPARE"] + ["EXECUTE"] * 3
+
+
+def test_one_that_enqueues_in_a_transaction_does_not(driver):
+    with transaction.atomic():
+        sent = inserted(driver, OFTEN + 2)
+    assert {sql.split()[0] for sql in sent} == {"INSERT"}
+
+
+def test_an_id_that_is_known_is_refused_by_it_too(driver):
+    inserted(driver, OFTEN + 1)
+    record = JobRecord(task="t")
+    driver.enqueue(record)
+    with pytest.raises(DuplicateJob):
+        driver.enqueue(record)
+
+
+def test_a_session_that_forgot_it_is_sent_it_in_full(driver):
+    inserted(driver, OFTEN + 1)
+    execute("DEALLOCATE ALL")
+    first, second, *_ = inserted(driver, 3)
+    assert first.startswith("EXECUTE")
+    assert second.startswith("INSERT")
