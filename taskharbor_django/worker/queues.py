@@ -44,8 +44,8 @@ class Queues:
         self._second_look = second_look
 
     def idle_pause(self, poll: float) -> float:
-        """How long to wait after a look that found nothing; spread, so that none march in step."""
+        """How long to wait after a look that found nothing: the poll at most, none in step."""
         pause, self._second_look = self._second_look, None
         if pause is not None:
             return pause
-        return poll * uniform(0.75, 1.25)  # noqa: S311  jitter, not a secret
+        return poll * uniform(0.75, 1.0)  # noqa: S311  jitter, not a secret
