@@ -1,6 +1,7 @@
 """Fixtures that every group of tests may use; the database itself comes from `tests.servers`."""
 
 import contextlib
+import gc
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
@@ -31,6 +32,21 @@ def pytest_configure(config):
     config.pluginmanager.register(measuring, "measuring")
     if not config.pluginmanager.is_registered(pytest_plugin):
         config.pluginmanager.register(pytest_plugin, "taskharbor")
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport():
+    """
+    Make a report without collecting garbage meanwhile.
+
+    A report parses code, and on Python 3.11 that fails when a finalizer lets another thread parse
+    in between (gh-106905): a failed test would end the run.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)

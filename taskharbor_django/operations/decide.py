@@ -182,8 +182,20 @@ def _traceback(error: BaseException, settings: Settings) -> str:
     try:
         text = "".join(traceback.format_exception(error))
     except Exception:  # noqa: BLE001  an exception whose own __str__ or __cause__ raises
-        text = "".join(traceback.format_tb(error.__traceback__)) + type(error).__qualname__
+        text = _places(error) + type(error).__qualname__
     return _shown(text[-TRACEBACK_READ:], settings)
+
+
+def _places(error: BaseException) -> str:
+    """
+    Where it came from, without the lines of code.
+
+    Python 3.11 parses those to mark a part of them, which fails when two threads do it at a bad
+    moment (gh-106905).
+    """
+    frames = traceback.walk_tb(error.__traceback__)
+    places = [(it.f_code.co_filename, line, it.f_code.co_name) for it, line in frames]
+    return "".join(f'  File "{file}", line {line}, in {name}\n' for file, line, name in places)
 
 
 def _shown(text: str, settings: Settings) -> str:

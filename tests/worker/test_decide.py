@@ -1,5 +1,7 @@
 """From an exception to an outcome."""
 
+import inspect
+import traceback
 from datetime import timedelta
 from itertools import pairwise
 
@@ -215,6 +217,19 @@ def test_an_exception_whose_traceback_cannot_be_made_still_has_an_outcome():
     outcome = decided(Unprintable("x"))
     assert outcome.kind == OutcomeKind.RETRY
     assert outcome.update.traceback.endswith("Unprintable")
+
+
+def test_a_traceback_whose_code_cannot_be_parsed_now_still_says_where(monkeypatch):
+    def parse(*_args, **_kwargs):  # what Python 3.11 does while another thread parses
+        raise SystemError("AST constructor recursion depth mismatch")
+
+    monkeypatch.setattr(traceback.StackSummary, "format", parse)
+    try:
+        int("x")
+    except ValueError as error:
+        shown = decided(error).update.traceback
+    assert shown.startswith(f'  File "{__file__}", line ')
+    assert shown.endswith(f"in {inspect.currentframe().f_code.co_name}\nValueError")
 
 
 def test_a_backoff_of_the_settings_that_raises_costs_no_outcome(caplog):
