@@ -92,8 +92,10 @@ class Loop:
         if got is None:
             return self._reserving.pause
         self._appetite.claimed(wanted, got)
-        if got or self._reserving.bounded:
+        if got:
             return 0.0
+        if self._reserving.bounded:
+            return self._reserving.soon
         if self._options.burst:
             # Looked at before the reserve: a job may enqueue others right before its end.
             if held_nothing:

@@ -19,6 +19,7 @@ from .watermarks import Watermarks
 logger = logging.getLogger(__name__)
 
 SWEEP_EACH = 60.0
+BOUNDED_PAUSE = 0.05
 
 OnTaken = Callable[[Sequence[Reservation], float], None]
 
@@ -56,6 +57,11 @@ class Reserving:
     def bounded(self) -> bool:
         """Whether the last turn did not look everywhere."""
         return self._watermarks.bounded or self._late
+
+    @property
+    def soon(self) -> float:
+        """How long to wait after such a turn, if it found nothing, before the next."""
+        return BOUNDED_PAUSE if self._watermarks.are_kept else 0.0
 
     def reserve(self, wanted: int) -> int | None:
         """Reserve so many at most; return how many, None when the database cannot be used."""

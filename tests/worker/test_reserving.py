@@ -1,13 +1,18 @@
 """What the loop makes of an answer to its reserve."""
 
+from datetime import UTC, datetime
 from types import SimpleNamespace
+from uuid import uuid4
 
 import pytest
 from django.db import OperationalError
 
-from taskharbor_django.worker import reserving
+from taskharbor_django.values import JobRecord, Lease, Reservation
+from taskharbor_django.worker import reserving, watermarks
 from taskharbor_django.worker.lines import Lines
 from taskharbor_django.worker.options import WorkerOptions
+
+NOW = datetime(2031, 5, 17, 9, 30, tzinfo=UTC)
 
 
 @pytest.fixture
@@ -51,6 +56,27 @@ def test_a_reserve_that_brought_nothing_and_took_long_may_not_have_looked(reserv
     """It promoted and took back first: there may be jobs, and a burst must not end."""
     assert reserve_within(0.1)
     assert not reserve_within(10.0)
+
+
+def test_where_a_look_from_the_beginning_is_slow_the_next_one_is_not_at_once(
+    reserving_by, monkeypatch
+):
+    """A queue that trickles beside an old snapshot: its worker must not ask without a pause."""
+    passed, floors = [1_000.0], []
+    monkeypatch.setattr(watermarks, "steady", lambda: passed[0])
+
+    def reserve(*_, floor, **__):
+        floors.append(floor)
+        passed[0] += 0.0 if floor else 0.2
+        first = JobRecord(task="t", available_at=NOW)
+        return [] if floor else [Reservation(first, Lease(uuid4(), NOW))]
+
+    made = reserving_by(reserve)
+    assert made.reserve(10) == 1
+    assert made.reserve(10) == 0
+    assert floors == [None, (0, NOW - watermarks.BELOW)]
+    assert made.bounded
+    assert made.soon == reserving.BOUNDED_PAUSE
 
 
 @pytest.mark.django_db

@@ -7,7 +7,7 @@ import pytest
 
 from taskharbor_django.values import JobRecord, Lease, Reservation
 from taskharbor_django.worker import watermarks
-from taskharbor_django.worker.watermarks import BELOW, UNBOUNDED_EACH, Watermarks
+from taskharbor_django.worker.watermarks import BELOW, SLOW, UNBOUNDED_EACH, Watermarks
 
 NOW = datetime(2031, 5, 17, 9, 30, tzinfo=UTC)
 
@@ -57,6 +57,46 @@ def test_after_a_claim_that_came_back_short_nothing_is_bounded(time):
     assert marks.floor("mail") is not None
     assert marks.bounded
     marks.claimed("mail", 2, reserved((0, 6)))
+    assert marks.floor("mail") is None
+
+
+def slow_search(marks, time, *places):
+    """A search from the beginning that took long, as it does while an old snapshot is held."""
+    assert marks.floor("mail") is None
+    time[0] += 4 * SLOW
+    marks.claimed("mail", len(places) + 1, reserved(*places))
+
+
+def test_where_a_search_from_the_beginning_is_slow_one_in_a_second_is_enough(time):
+    marks = Watermarks()
+    slow_search(marks, time, (0, 5))
+    for at in range(6, 9):
+        assert marks.floor("mail") == (0, NOW + timedelta(seconds=at - 1) - BELOW)
+        time[0] += UNBOUNDED_EACH / 4
+        marks.claimed("mail", 2, reserved((0, at)))
+    marks.claimed("mail", 2, [])
+    assert marks.floor("mail") == (0, NOW + timedelta(seconds=8) - BELOW)
+    assert marks.are_kept
+    time[0] += UNBOUNDED_EACH
+    slow_search(marks, time)
+    assert marks.floor("mail") is not None, "it has a second from the end of the slow one"
+
+
+def test_when_it_is_quick_again_a_short_claim_ends_the_bound(time):
+    marks = Watermarks()
+    slow_search(marks, time, (0, 5))
+    time[0] += 2 * UNBOUNDED_EACH
+    assert marks.floor("mail") is None
+    marks.claimed("mail", 2, reserved((0, 6)))
+    assert not marks.are_kept
+    assert marks.floor("mail") is None
+
+
+def test_slow_queues_are_forgotten_with_their_database(time):
+    marks = Watermarks()
+    slow_search(marks, time, (0, 5))
+    marks.forget()
+    assert not marks.are_kept
     assert marks.floor("mail") is None
 
 
