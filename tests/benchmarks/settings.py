@@ -4,7 +4,7 @@ import os
 
 import environ
 
-from .meter import POLLING, PREFETCH
+from .meter import POLLING
 
 env = environ.Env()
 
@@ -27,5 +27,3 @@ if DATABASES["default"]["ENGINE"] == "django.db.backends.sqlite3":
     }
 if os.environ.get(POLLING):
     TASKHARBOR["NOTIFY"] = False
-if os.environ.get(PREFETCH):
-    TASKHARBOR["PREFETCH"] = int(os.environ[PREFETCH])

@@ -1,11 +1,16 @@
-"""Ours, asked the same as the peers: `manage.py runworker` with its defaults, in one process."""
+"""
+Ours, asked the same as the peers: `manage.py runworker` with its defaults, in one process.
+
+The size of a batch is no option of it: where it is to be that of a peer, the worker is told so
+before it starts (`tests.benchmarks.apps`), for what it claims and for what it settles at once.
+"""
 
 import contextlib
 import os
 import subprocess
 import sys
 
-from ..meter import PREFETCH
+from ..meter import BATCH
 from .command import Queue, main
 
 SETTINGS = "tests.benchmarks.settings"
@@ -52,7 +57,7 @@ class Driver(Queue):
 
     def serve(self, batch, until):
         command = [sys.executable, "-m", "django", "runworker", "--burst", "--verbosity", "0"]
-        subprocess.run(command, check=True, env=os.environ | {PREFETCH: str(batch)})
+        subprocess.run(command, check=True, env=os.environ | {BATCH: str(batch)})
 
 
 if __name__ == "__main__":
