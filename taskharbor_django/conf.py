@@ -208,7 +208,7 @@ class Settings:
     max_dependencies: int = entry(1_000, COUNT, "Jobs that one after= or after_any= may name")
     max_depth: int = entry(100, COUNT, "Longest path of dependencies")
     shutdown_grace: timedelta = entry(30 * SECOND, DURATION, "Time to finish after SIGTERM")
-    poll: timedelta = entry(SECOND, POSITIVE, "Time between two looks into an empty queue")
+    poll: timedelta = entry(SECOND, POSITIVE, "Longest time between two looks into an empty queue")
     notify: bool | str = entry("auto", either(AUTO, FLAG), "Wake workers by LISTEN and NOTIFY")
     prefetch: int | str = entry("auto", either(AUTO, whole(0)), "Jobs reserved beyond free slots")
     callback_hosts: Mapping[str, IPv4Network | IPv6Network | None] = entry((), HOSTS,

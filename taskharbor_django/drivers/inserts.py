@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any
 
 from ..lifecycle import JobState
@@ -22,6 +23,7 @@ from . import rows
 next_seq = itertools.count(1).__next__
 
 _GIVEN = ("id", "task", "queue", "payload")
+_given = attrgetter(*_GIVEN)
 # field of Job -> value that its column's default already has
 OPTIONAL: dict[str, Any] = {
     "priority": 0,
@@ -174,7 +176,7 @@ def statement(record: JobRecord, using: str, connection: Any) -> tuple[str, list
 def _own(record: JobRecord, connection: Any) -> list[Any]:
     """The parameters that `cells` begins with; those behind them are the same for all alike."""
     if connection.vendor == "postgresql":  # psycopg adapts them by itself
-        return [record.id, record.task, record.queue, record.payload, next_seq()]
+        return [*_given(record), next_seq()]
     given = [rows.prepare(name, getattr(record, name), connection) for name in _GIVEN]
     return [*given, next_seq()]
 

@@ -15,7 +15,6 @@ Repeat: as the statement itself.
 from __future__ import annotations
 
 import hashlib
-import itertools
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -35,7 +34,8 @@ FOR_ANY_TABLE = (
     "SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off;"
     " SET LOCAL plan_cache_mode = force_generic_plan; "
 )
-# Acks differ by what their jobs have in common; so many statements a session keeps, and no more.
+# Acks and INSERTs differ by what their jobs have in common; a session keeps so many statements and
+# no more.
 MOST = 20
 # So often a session has to send an INSERT before it prepares it, like psycopg itself: to a request
 # that enqueues one job it would be one statement more to parse.
@@ -44,11 +44,10 @@ OFTEN = 5
 _REFUSALS = frozenset({"26000", "42P05", "0A000"})
 
 _PLACE = re.compile(r"%\((\w+)\)s")
-_NEXT_PLACE = re.compile("%s")
 
 # What each session of this process was told to prepare, and what it has sent in full before that.
 _told: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
-_sent: WeakKeyDictionary[Any, Counter[str]] = WeakKeyDictionary()
+_times_sent: WeakKeyDictionary[Any, Counter[str]] = WeakKeyDictionary()
 
 
 class Prepared:
@@ -60,7 +59,7 @@ class Prepared:
     def execute(self, cursor: Any, verb: str, sql: str, parameters: dict[str, Any]) -> None:
         """Execute with named parameters; the cursor has the rows, whichever way it was sent."""
         text = _text(cursor.db, *_prepared(verb, sql)) if self._can(cursor.db) else None
-        if text is None or not self._sent(cursor, f"{FOR_ANY_TABLE}{text}", parameters):
+        if text is None or not self._send(cursor, f"{FOR_ANY_TABLE}{text}", parameters):
             # The limit written out: the planner does 12-19 % better with a literal.
             cursor.execute(sql.replace("%(limit)s", str(parameters.get("limit"))), parameters)
 
@@ -69,13 +68,13 @@ class Prepared:
         text = None
         if self._can(cursor.db) and _is_sent_often(cursor.db, sql):
             text = _text(cursor.db, *_prepared_in_order("insert", sql))
-        if text is None or not self._sent(cursor, text, parameters):
+        if text is None or not self._send(cursor, text, parameters):
             cursor.execute(sql, parameters)
 
     def _can(self, connection: Any) -> bool:
         return not self._refused and _can_prepare(connection)
 
-    def _sent(self, cursor: Any, text: str, parameters: Mapping[str, Any] | Sequence[Any]) -> bool:
+    def _send(self, cursor: Any, text: str, parameters: Mapping[str, Any] | Sequence[Any]) -> bool:
         """Send it; False when the session refused it before anything was done."""
         try:
             cursor.execute(text, parameters)
@@ -90,9 +89,9 @@ class Prepared:
 
 
 def _is_sent_often(connection: Any, sql: str) -> bool:
-    sent = _sent.setdefault(connection.connection, Counter())
-    sent[sql] += 1
-    return sent[sql] > OFTEN
+    times = _times_sent.setdefault(connection.connection, Counter())
+    times[sql] += 1
+    return times[sql] > OFTEN
 
 
 def _text(connection: Any, prepare: str, execute: str) -> str | None:
@@ -127,8 +126,8 @@ def _prepared(verb: str, sql: str) -> tuple[str, str]:
 @lru_cache(maxsize=256)
 def _prepared_in_order(verb: str, sql: str) -> tuple[str, str]:
     """The same with parameters in their order."""
-    numbers = itertools.count(1)
-    body, places = _NEXT_PLACE.subn(lambda _: f"${next(numbers)}", sql)
+    places = sql.count("%s")
+    body = sql % tuple(f"${number}" for number in range(1, places + 1))
     return _named(verb, body, ["%s"] * places)
 
 

@@ -105,7 +105,7 @@ VALUES = {
     "processes": ("N", "Worker processes; above 1 with a supervisor (default: 1).", _whole(1_000)),
     "pool": ("KIND", "'thread' (default), or 'process': every job in a child process.", POOL),
     "lease": ("SECONDS", "How long jobs stay held without a heartbeat (default: LEASE).", SECONDS),
-    "poll": ("SECONDS", "Time between two looks into empty queues (default: POLL).", SECONDS),
+    "poll": ("SECONDS", "Longest time between looks into empty queues (default: POLL).", SECONDS),
     "grace": (
         "SECONDS",
         "Time for running jobs to finish at a stop (default: SHUTDOWN_GRACE).",

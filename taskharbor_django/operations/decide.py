@@ -178,10 +178,10 @@ def _code(error: BaseException) -> str:
 
 
 def _traceback(error: BaseException, settings: Settings) -> str:
-    """The traceback without locals; one that cannot be made is said so."""
+    """The traceback without locals; one that cannot be made says only where."""
     try:
         text = "".join(traceback.format_exception(error))
-    except Exception:  # noqa: BLE001  an exception whose own __str__ or __cause__ raises
+    except Exception:  # noqa: BLE001  its own __str__ raises, or its code cannot be parsed now
         text = _places(error) + type(error).__qualname__
     return _shown(text[-TRACEBACK_READ:], settings)
 
@@ -193,9 +193,10 @@ def _places(error: BaseException) -> str:
     Python 3.11 parses those to mark a part of them, which fails when two threads do it at a bad
     moment (gh-106905).
     """
-    frames = traceback.walk_tb(error.__traceback__)
-    places = [(it.f_code.co_filename, line, it.f_code.co_name) for it, line in frames]
-    return "".join(f'  File "{file}", line {line}, in {name}\n' for file, line, name in places)
+    return "".join(
+        f'  File "{frame.f_code.co_filename}", line {line}, in {frame.f_code.co_name}\n'
+        for frame, line in traceback.walk_tb(error.__traceback__)
+    )
 
 
 def _shown(text: str, settings: Settings) -> str:

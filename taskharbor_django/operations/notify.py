@@ -2,8 +2,8 @@
 notify: wake the workers, once the jobs are committed.
 
 A NOTIFY takes a lock that every committing NOTIFY of the database shares, so a process sends at
-most one for a queue in a few milliseconds. A worker that was woken looks a second time a little
-later, which covers what was left out.
+most one for a queue in some twenty milliseconds. A worker that was woken looks a second time a
+little later, which covers what was left out.
 """
 
 from __future__ import annotations
@@ -31,11 +31,10 @@ def notify_on_commit(queues: Iterable[str], using: str) -> None:
     if connection.vendor != "postgresql" or get_settings().notify is False:
         return
     wanted = list(queues)
-    # Without a transaction they are committed: nothing to wait for, and mostly nothing to send.
-    if not connection.in_atomic_block and not any(_is_due(queue, using) for queue in wanted):
-        return
+    if not connection.in_atomic_block:  # they are committed, and mostly nothing is to be sent
+        wanted = [queue for queue in wanted if _is_due(queue, using)]
     # Who manages transactions by hand gets no call after them; polling finds the jobs.
-    if connection.in_atomic_block or connection.get_autocommit():
+    if wanted and (connection.in_atomic_block or connection.get_autocommit()):
         transaction.on_commit(lambda: _notify_all(wanted, using), using=using, robust=True)
 
 

@@ -19,17 +19,18 @@ from .holdings import Running
 logger = logging.getLogger(__name__)
 
 # A handler that will not stop goes on until its process is gone: nobody begins its job before.
-HEAD_START = 2.0
+# The last signals and the last log lines (LAST_LINES of runworker) have less than that together.
+HEAD_START, LAST_SIGNALS = 2.0, 1.0
 
 
 def released(running: Running, run_at: datetime) -> Outcome:
-    """Give back what still runs."""
+    """The outcome that gives a job back, to be run from then on."""
     return decide.outcome(
         OutcomeKind.RELEASE, running.reservation, started_at=running.started_at, run_at=run_at
     )
 
 
-def hand_in(
+def settle_rest(
     driver: DatabaseDriver, left: Sequence[Finished], *, now: datetime, lease: timedelta
 ) -> list[Finished]:
     """Settle what could not be settled before; return what was."""
@@ -41,7 +42,9 @@ def hand_in(
         # To renew leases that cover nothing removes their rows, as no beat will.
         driver.extend_leases(emptied, now=now, lease_for=lease)
     except DatabaseTrouble:
-        logger.warning("%d jobs could not be given back; their leases will expire", len(left))
+        logger.warning(
+            "%d jobs could not be settled or given back; their leases will expire", len(left)
+        )
         return []
     lost = {(it.outcome.token, it.outcome.job_id) for it in refused if not it.repeated}
     return [(it, outcome) for it, outcome in left if (it.token, it.job_id) not in lost]

@@ -95,7 +95,7 @@ class Loop:
         if got:
             return 0.0
         if self._reserving.bounded:
-            return self._reserving.soon
+            return self._reserving.bounded_pause
         if self._options.burst:
             # Looked at before the reserve: a job may enqueue others right before its end.
             if held_nothing:

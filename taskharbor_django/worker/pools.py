@@ -256,15 +256,14 @@ def run_here(
         current.reset(token)
     if stretch.was_interrupted or isinstance(error, Interrupted):
         django_connections.close_all()  # it may have been raised in the midst of a query
-    if outcome is not None:
-        return told(outcome, running, prepared)
-    # Now, not when the next job comes: an open transaction holds locks while the thread idles.
-    _clean_up(clean)
-    now = clock.now()
-    if error is not None:
-        outcome = end_of(error, running, prepared, now)
-    else:
-        outcome = executor.finished(prepared, running.reservation, value, now)
+    if outcome is None:
+        # Now, not when the next job comes: an open transaction holds locks while the thread idles.
+        _clean_up(clean)
+        now = clock.now()
+        if error is None:
+            outcome = executor.finished(prepared, running.reservation, value, now)
+        else:
+            outcome = end_of(error, running, prepared, now)
     return told(outcome, running, prepared)
 
 

@@ -44,7 +44,7 @@ class Queues:
         self._second_look = second_look
 
     def idle_pause(self, poll: float) -> float:
-        """How long to wait after a look that found nothing: the poll at most, none in step."""
+        """How long to wait after a look that found nothing: the poll at most, by chance less."""
         pause, self._second_look = self._second_look, None
         if pause is not None:
             return pause

@@ -19,7 +19,7 @@ from .watermarks import Watermarks
 logger = logging.getLogger(__name__)
 
 SWEEP_EACH = 60.0
-BOUNDED_PAUSE = 0.05
+BOUNDED_PAUSE = 0.05  # a worker that spares slow searches does not ask without a pause
 
 OnTaken = Callable[[Sequence[Reservation], float], None]
 
@@ -59,8 +59,8 @@ class Reserving:
         return self._watermarks.bounded or self._late
 
     @property
-    def soon(self) -> float:
-        """How long to wait after such a turn, if it found nothing, before the next."""
+    def bounded_pause(self) -> float:
+        """How long to wait after a bounded turn that found nothing."""
         return BOUNDED_PAUSE if self._watermarks.are_kept else 0.0
 
     def reserve(self, wanted: int) -> int | None:

@@ -310,7 +310,8 @@ class Worker:
         for part in self._parts:
             part.close()
         with self._lines.waiting():
-            self._leave_nothing()
+            released = self._leave_nothing()
+        self._announcer.close(last_acts.LAST_SIGNALS if released else ANNOUNCE_AT_EXIT)
         disconnect(self.options.using)
 
     def _finish(self, patience: float) -> bool:
@@ -324,24 +325,23 @@ class Worker:
             self._wakeup.wait(min(left, 0.5))
         return True
 
-    def _leave_nothing(self) -> None:
+    def _leave_nothing(self) -> list[Finished]:
         """
-        Hold nothing any more, as far as the database can be told.
+        Hold nothing any more, as far as the database can be told; return what ran until now.
 
         What still runs is given back last: then nothing but signals is left to do before the exit.
         """
         known = self._completer.unsettled()
         held = self.holdings.all()
-        ended = self._hand_in([(it, known[it]) for it in held if it in known])
+        ended = self._settle_rest([(it, known[it]) for it in held if it in known])
         running = [it for it in held if it not in known]
         self._presence.count(ended)
         self._presence.stop(given_back=len(running))
         run_at = self.clock.now() + timedelta(seconds=last_acts.HEAD_START)
-        released = self._hand_in([(it, last_acts.released(it, run_at)) for it in running])
-        self._announcer.close(last_acts.HEAD_START / 2 if released else ANNOUNCE_AT_EXIT)
+        return self._settle_rest([(it, last_acts.released(it, run_at)) for it in running])
 
-    def _hand_in(self, left: Sequence[Finished]) -> list[Finished]:
+    def _settle_rest(self, left: Sequence[Finished]) -> list[Finished]:
         now = self.clock.now()
-        settled = last_acts.hand_in(self.driver, left, now=now, lease=self.options.lease)
+        settled = last_acts.settle_rest(self.driver, left, now=now, lease=self.options.lease)
         self._announcer.settled(settled, now=now)
         return settled

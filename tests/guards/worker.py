@@ -21,6 +21,7 @@ LEFT_ALONE = (
     "::test_whoever_calls_a_database_that_fails_again_and_again_is_left_alone"
 )
 LAST_ACT = f"{IN_WORKER}::test_the_job_of_a_handler_that_will_not_stop_is_released_as_the_last_act"
+RELEASED = "self._settle_rest([(it, last_acts.released(it, run_at)) for it in running])"
 REFUSED = f"{IN_COMPLETER}::test_one_outcome_that_the_database_refuses_does_not_block_its_batch"
 PLAIN_FAILURE = (
     "tests/operations/test_settle.py"
@@ -150,9 +151,10 @@ GUARDS = [
         ),
         Change(
             f"{WORKER}/worker.py",
-            "        self._announcer.close(last_acts",
+            f"        return {RELEASED}\n",
+            f"        released = {RELEASED}\n"
             "        self._presence.stop(given_back=len(running))\n"
-            "        self._announcer.close(last_acts",
+            "        return released\n",
         ),
         red=[LAST_ACT],
     ),

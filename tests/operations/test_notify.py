@@ -7,6 +7,7 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from taskharbor_django.operations import notify
+from taskharbor_django.worker.loop import SECOND_LOOK
 from tests.servers.plugin import DIRECT_PORT
 from tests.testapp.tasks import add
 
@@ -131,3 +132,7 @@ def test_transactions_managed_by_hand_go_without():
     finally:
         connection.set_autocommit(True)
     assert handle.refresh().state == "ready"
+
+
+def test_what_is_left_out_is_found_by_the_second_look_of_whoever_was_called():
+    assert notify.DEBOUNCE < SECOND_LOOK

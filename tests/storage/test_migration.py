@@ -132,7 +132,7 @@ class TestLinks:
         assert execute(pointing, [JOB]) == []
 
 
-# The index budget of ARCHITECTURE.md: a new one needs a measurement, and a line here.
+# The budget of indexes: a new one needs a measurement, and a line here.
 ON_POSTGRESQL = {
     "taskharbor_job_pkey": "UNIQUE (id)",
     "taskharbor_job_ready": "(queue, priority, available_at, seq) WHERE state = 'ready'",

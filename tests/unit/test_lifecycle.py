@@ -285,7 +285,7 @@ def test_every_word_has_a_label_for_people(words):
     assert len(set(map(str, words.labels))) == len(words)
 
 
-# -- the seeds' other names for the states ------------------------------------------------------
+# -- the names that other documents have for the states --------------------------------------------
 
 FRESH, FAILED_TWICE = {"failures": 0}, {"failures": 2}
 HELD, STARTED = {"started": False}, {"started": True}

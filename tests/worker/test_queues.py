@@ -1,9 +1,8 @@
 """Which queues a worker looks into, and in which order."""
 
+from taskharbor_django.worker.loop import SECOND_LOOK
 from taskharbor_django.worker.options import ALL_QUEUES
 from taskharbor_django.worker.queues import Queues
-
-SECOND_LOOK = 0.02
 
 
 class Driver:

@@ -76,7 +76,7 @@ def test_where_a_look_from_the_beginning_is_slow_the_next_one_is_not_at_once(
     assert made.reserve(10) == 0
     assert floors == [None, (0, NOW - watermarks.BELOW)]
     assert made.bounded
-    assert made.soon == reserving.BOUNDED_PAUSE
+    assert made.bounded_pause == reserving.BOUNDED_PAUSE
 
 
 @pytest.mark.django_db

@@ -71,15 +71,26 @@ def test_where_a_search_from_the_beginning_is_slow_one_in_a_second_is_enough(tim
     marks = Watermarks()
     slow_search(marks, time, (0, 5))
     for at in range(6, 9):
+        time[0] += UNBOUNDED_EACH / 5
         assert marks.floor("mail") == (0, NOW + timedelta(seconds=at - 1) - BELOW)
-        time[0] += UNBOUNDED_EACH / 4
         marks.claimed("mail", 2, reserved((0, at)))
+    marks.floor("mail")
     marks.claimed("mail", 2, [])
     assert marks.floor("mail") == (0, NOW + timedelta(seconds=8) - BELOW)
     assert marks.are_kept
     time[0] += UNBOUNDED_EACH
     slow_search(marks, time)
     assert marks.floor("mail") is not None, "it has a second from the end of the slow one"
+
+
+def test_a_line_that_is_slow_for_every_claim_keeps_no_bound(time):
+    marks = Watermarks()
+    slow_search(marks, time, (0, 5))
+    assert marks.floor("mail") is not None
+    time[0] += 4 * SLOW
+    marks.claimed("mail", 2, [])
+    assert not marks.are_kept
+    assert marks.floor("mail") is None
 
 
 def test_when_it_is_quick_again_a_short_claim_ends_the_bound(time):

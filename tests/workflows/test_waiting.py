@@ -51,7 +51,8 @@ def dependent_of(*jobs, kind=AFTER, task=mark):
     return JobHandle.of(record.id)
 
 
-# Of `seeds/004` §6, for each kind of edge: state of the dependency -> state of the dependent.
+# As the model of GopherQueue has it, for each kind of edge:
+# state of the dependency -> state of the dependent.
 EFFECTS = {
     AFTER: {"done": "ready", "dead": "dead", "cancelled": "cancelled"},
     AFTER_END: {"done": "ready", "dead": "ready", "cancelled": "ready"},
