@@ -16,7 +16,8 @@ from django.core.exceptions import ImproperlyConfigured
 
 from . import signals
 from .context import JobContext, carry_through
-from .values import JobRecord, Outcome
+from .operations.logs import fault
+from .values import FailureUpdate, JobRecord, Outcome
 
 try:
     from opentelemetry import context as contexts
@@ -57,8 +58,8 @@ def _carry(task: str, queue: str, job_id: UUID) -> dict[str, str] | None:
     """What the run of a job needs to find its enqueue; an exporter that fails stops no job."""
     try:
         return _sent(task, queue, job_id)
-    except Exception:
-        logger.exception("no trace of the enqueue of %s", task, extra={"job_id": str(job_id)})
+    except Exception as error:  # noqa: BLE001  whatever the exporter is
+        fault(logger, error, "no trace of the enqueue of %s", task, job_id=str(job_id))
         return None
 
 
@@ -99,9 +100,22 @@ def _stopped(
     contexts.detach(token)
     span.set_attribute("taskharbor.outcome", str(outcome.kind))
     if exception is not None and outcome.update is not None:
-        span.record_exception(exception)
+        span.add_event("exception", _exception(outcome.update))
         span.set_status(trace.StatusCode.ERROR, outcome.update.last_error.partition("\n")[0])
     span.end()
+
+
+def _exception(update: FailureUpdate) -> dict[str, str]:
+    """
+    What was raised, in the words of OpenTelemetry's conventions and with secrets masked.
+
+    The exception itself would be exported with a text and a traceback that nothing has looked at.
+    """
+    return {
+        "exception.type": update.error_class,
+        "exception.message": update.last_error.removeprefix(update.error_class).removeprefix(": "),
+        "exception.stacktrace": update.traceback,
+    }
 
 
 def _run_attributes(job: JobRecord, context: JobContext) -> dict[str, Any]:

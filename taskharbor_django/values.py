@@ -23,6 +23,9 @@ NAME_MAX_CHARS = 255
 KEY_MAX_CHARS = 256
 CORRELATION_MAX_CHARS = 128
 URL_MAX_CHARS = 2048
+TAGS_MAX = 64
+TAG_KEY_MAX_CHARS = 128
+TAG_VALUE_MAX_CHARS = 1024
 CODE_MAX_CHARS = 64
 COUNT_MAX = 2**31 - 1
 DURATION_MAX = timedelta(days=36_500)
@@ -140,9 +143,10 @@ def _optional_problems(record: JobRecord) -> Any:
     if record.correlation_id is not None:
         yield from _text("correlation_id", record.correlation_id, CORRELATION_MAX_CHARS)
     yield from _text("callback_url", record.callback_url, URL_MAX_CHARS)
-    for name in ("tags", "trace"):
-        if getattr(record, name) is not None:
-            yield from _strings(name, getattr(record, name))
+    if record.tags is not None:
+        yield from _tags(record.tags)
+    if record.trace is not None:
+        yield from _strings("trace", record.trace)
 
 
 def shown(value: Any) -> str:
@@ -235,6 +239,19 @@ def _strings(name: str, value: Any) -> Any:
             yield name, f"must map strings to strings; {shown(key)} does not"
         elif not (is_storable(key) and is_storable(text)):
             yield name, "holds a NUL character or a lone surrogate"
+
+
+def _tags(tags: Any) -> Any:
+    if isinstance(tags, Mapping) and len(tags) > TAGS_MAX:
+        yield "tags", f"has {len(tags)} tags; {TAGS_MAX} are allowed"
+    yield from _strings("tags", tags)
+    for key, text in tags.items():
+        if len(key) > TAG_KEY_MAX_CHARS:
+            size = f"has {len(key)} characters; {TAG_KEY_MAX_CHARS} are allowed in a key"
+            yield "tags", f"{shown(key)} {size}"
+        if len(text) > TAG_VALUE_MAX_CHARS:
+            size = f"has {len(text)} characters; {TAG_VALUE_MAX_CHARS} are allowed in a value"
+            yield "tags", f"the value of {shown(key)} {size}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,10 @@ from typing import Any
 from django import forms
 from django.utils.translation import gettext_lazy as _
 
+from ..exceptions import InvalidJob
 from ..lifecycle import DeadReason, FailureCategory, JobState, Priority
 from ..operations import Selection
+from ..operations.terms import check_terms
 from ..tasks import registry
 
 ANY = ("", _("any"))
@@ -64,7 +66,12 @@ class CriteriaForm(forms.Form):
         name, sign, value = text.partition("=")
         if text and not (sign and name):
             raise forms.ValidationError(_("Write a tag as name=value."))
-        return {name: value} if text else {}
+        tags = {name: value} if text else {}
+        try:
+            check_terms(tags=tags)
+        except InvalidJob as problem:  # no job has such a tag
+            raise forms.ValidationError(str(problem)) from problem
+        return tags
 
     def criteria(self) -> dict[str, Any]:
         """What was asked for, in the words of a Selection."""

@@ -18,6 +18,7 @@ from ..drivers import DatabaseDriver
 from ..models import Job
 from ..tasks import registry
 from ..values import JobRecord
+from .logs import fault
 from .notify import notify_on_commit
 from .records import record_of
 
@@ -57,8 +58,8 @@ def _delivery(row: dict[str, Any]) -> JobRecord | None:
         task = registry.get(CALLBACK_TASK).using(**same)
         record = replace(record_of(task.call(url, _facts(row))), parent=row["id"])
         record.validate()
-    except Exception:  # whatever it is, it must not undo the end of the job
-        logger.exception("no callback for job %s", row["id"], extra={"job_id": str(row["id"])})
+    except Exception as error:  # noqa: BLE001  it must not undo the end of the job
+        fault(logger, error, "no callback for job %s", row["id"], job_id=str(row["id"]))
         return None
     return record
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-import traceback
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from ..backoff import Backoff
-from ..conf import Settings, get_settings
+from ..conf import get_settings
 from ..drivers.moves import OVERDUE
 from ..exceptions import (
     CancelRequested,
@@ -21,7 +20,7 @@ from ..exceptions import (
     TemporaryError,
 )
 from ..lifecycle import DeadReason, FailureCategory, OutcomeKind
-from ..payload import describe_exception, mask_text, sanitise_text
+from ..payload import describe_exception, sanitise_text
 from ..tasks import Task
 from ..values import (
     CODE_MAX_CHARS,
@@ -32,12 +31,12 @@ from ..values import (
     as_duration,
 )
 from ..wire import type_name
+from .logs import fault, shown, traceback_of
 
 logger = logging.getLogger(__name__)
 
 FIRST_MISS = timedelta(seconds=7)
 MAX_HANDLER_MISSES = 10
-TRACEBACK_READ = 200_000  # characters from its end
 SYSTEM_ERRORS = (MemoryError, SystemExit, KeyboardInterrupt, GeneratorExit)
 
 
@@ -144,8 +143,8 @@ def _delay(error: BaseException, task: Task[Any, Any] | None, attempts: int) -> 
     policy: Backoff = (task.backoff if task else None) or get_settings().backoff
     try:
         return policy.delay(attempts)
-    except ValueError:  # a function of the project's, which raised or gave nonsense
-        logger.exception("the backoff of a job cannot be used: the default is used instead")
+    except ValueError as problem:  # a function of the project's, which raised or gave nonsense
+        fault(logger, problem, "the backoff of a job cannot be used: the default is used instead")
         return Backoff().delay(attempts)
 
 
@@ -159,12 +158,12 @@ def _update(
     settings = get_settings()
     return FailureUpdate(
         attempts=reservation.job.attempts + 1,
-        last_error=_shown(describe_exception(error), settings),
+        last_error=shown(describe_exception(error), settings),
         failed_at=now,
         category=category,
         code=sanitise_text(code, CODE_MAX_CHARS),
         error_class=sanitise_text(type_name(type(error)), NAME_MAX_CHARS),
-        traceback=_traceback(error, settings),
+        traceback=traceback_of(error, settings),
     )
 
 
@@ -175,29 +174,3 @@ def _code(error: BaseException) -> str:
         return "" if code is None else str(code)
     except BaseException:  # noqa: BLE001  SystemExit too: it is the handler's, not ours
         return ""
-
-
-def _traceback(error: BaseException, settings: Settings) -> str:
-    """The traceback without locals; one that cannot be made says only where."""
-    try:
-        text = "".join(traceback.format_exception(error))
-    except Exception:  # noqa: BLE001  its own __str__ raises, or its code cannot be parsed now
-        text = _places(error) + type(error).__qualname__
-    return _shown(text[-TRACEBACK_READ:], settings)
-
-
-def _places(error: BaseException) -> str:
-    """
-    Where it came from, without the lines of code.
-
-    Python 3.11 parses those to mark a part of them, which fails when two threads do it at a bad
-    moment (gh-106905).
-    """
-    return "".join(
-        f'  File "{frame.f_code.co_filename}", line {line}, in {frame.f_code.co_name}\n'
-        for frame, line in traceback.walk_tb(error.__traceback__)
-    )
-
-
-def _shown(text: str, settings: Settings) -> str:
-    return sanitise_text(mask_text(text, settings.masked_keys), settings.error_max_chars)

@@ -19,6 +19,7 @@ from ..drivers.transient import is_bad_data
 from ..exceptions import NotSettled
 from ..lifecycle import DeadReason, FailureCategory, OutcomeKind
 from ..values import FailureUpdate, Outcome, Rejection
+from .logs import fault
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +55,7 @@ def _settle_alone(
     """What becomes of the outcome that raised this; whatever it is, the others go on."""
     told = {"job_id": str(outcome.job_id)}
     if not is_bad_data(error):
-        logger.error("job %s cannot be settled yet", outcome.job_id, exc_info=error, extra=told)
+        fault(logger, error, "job %s cannot be settled yet", outcome.job_id, **told)
         return [Rejection(outcome, NotSettled())]
     try:
         return driver.settle([_plain_failure(outcome, error, now)], now=now)

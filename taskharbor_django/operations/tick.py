@@ -30,6 +30,7 @@ from ..payload import decode_call, describe_exception, mask_text, sanitise_text
 from ..tasks import registry
 from ..timing import CatchUp, Overlap, ScheduleKind
 from ..values import JobRecord
+from .logs import fault
 from .notify import notify_on_commit
 from .records import record_of
 from .storage import alias_of
@@ -145,15 +146,16 @@ def _turn(schedule: Schedule, last: LastJob | None, now: datetime) -> Turn:
         if schedule.kind == ScheduleKind.FIXED_DELAY:
             return _after_the_last(schedule, last, now)
         return _by_the_clock(schedule, last, now)
-    except Exception as error:  # one that cannot be enqueued must not stop the others
-        logger.exception(
-            "schedule %s stops: it cannot be enqueued",
-            schedule.name,
-            extra={"schedule": schedule.name, "task": schedule.task},
-        )
-        said = mask_text(describe_exception(error), get_settings().masked_keys)
-        problem = sanitise_text(said, PROBLEM_MAX_CHARS)
-        return Turn(schedule=schedule, changes={"problem": problem or type(error).__name__})
+    except Exception as error:  # noqa: BLE001  one that cannot be enqueued must not stop the others
+        return _stopped(schedule, error)
+
+
+def _stopped(schedule: Schedule, error: Exception) -> Turn:
+    text, facts = "schedule %s stops: it cannot be enqueued", {"task": schedule.task}
+    fault(logger, error, text, schedule.name, schedule=schedule.name, **facts)
+    said = mask_text(describe_exception(error), get_settings().masked_keys)
+    problem = sanitise_text(said, PROBLEM_MAX_CHARS)
+    return Turn(schedule=schedule, changes={"problem": problem or type(error).__name__})
 
 
 def _by_the_clock(schedule: Schedule, last: LastJob | None, now: datetime) -> Turn:

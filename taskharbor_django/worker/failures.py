@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from ..lifecycle import OutcomeKind
+from ..operations.logs import write
 from ..values import Outcome
 from .holdings import Running
 
@@ -54,18 +55,9 @@ def _write(
     error: BaseException | None = None,
     trace: str = "",
 ) -> None:
-    if not logger.isEnabledFor(level):
-        return
     job = running.reservation.job
-    raised = None if error is None else (type(error), error, error.__traceback__)
-    file, line, function, _ = logger.findCaller()
-    record = logger.makeRecord(
-        logger.name, level, file, line, text, (job.id, *known), raised, function
-    )
-    # What a formatter finds here it does not make anew from the exception itself.
-    record.exc_text = trace or None
-    record.__dict__ |= {"job_id": str(job.id), "task": job.task, "queue": job.queue}
-    logger.handle(record)
+    facts = {"job_id": str(job.id), "task": job.task, "queue": job.queue}
+    write(logger, level, text, job.id, *known, error=error, trace=trace, facts=facts)
 
 
 def _shown(moment: datetime | None) -> str:

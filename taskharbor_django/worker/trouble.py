@@ -11,6 +11,7 @@ from django.db import connections
 
 from ..backoff import Backoff
 from ..clock import steady
+from ..operations.logs import fault
 
 logger = logging.getLogger(__name__)
 
@@ -99,7 +100,7 @@ class Trouble:
 
     def _tell(self, error: BaseException) -> None:
         if not isinstance(error, DatabaseTrouble):
-            logger.error("%s failed, trying again", self._part, exc_info=error)
+            fault(logger, error, "%s failed, trying again", self._part)
         elif not self.lasts:
             text = " ".join(str(error).split())
             logger.warning(
@@ -113,7 +114,7 @@ class Trouble:
 def tell_fault(log: logging.Logger, error: BaseException, text: str, *facts: object) -> None:
     """Log what was raised; a filter or handler that raises in its turn ends no thread."""
     with contextlib.suppress(Exception):
-        log.error(text, *facts, exc_info=error)
+        fault(log, error, text, *facts)
 
 
 def disconnect(using: str) -> None:

@@ -405,6 +405,9 @@ def test_a_tag_narrows_a_tab_and_a_wrong_one_is_said(operator):
     assert shown(operator, state="ready", tag="customer=7") == [wanted.pk]
     page = operator.get(url("job_changelist", state="ready", tag="customer"))
     assert "Write a tag as name=value." in text(page)
+    for long in (f"{'k' * 129}=7", f"customer={'7' * 1025}"):
+        page = text(operator.get(url("job_changelist", state="ready", tag=long)))
+        assert "are allowed" in page
 
 
 def test_errors_narrow_the_dead(operator):

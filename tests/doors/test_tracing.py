@@ -1,5 +1,7 @@
 """Spans of enqueues and runs, and what links them."""
 
+from contextlib import suppress
+
 import pytest
 
 from taskharbor_django import context, signals, task
@@ -49,6 +51,17 @@ def child():
         "inside"
     ):
         return add.enqueue(1).refresh().trace is not None
+
+
+@task(name="tests.traced.blurt", max_attempts=1)
+def blurt():
+    given = "hunter2"
+    raise ValueError(f"password={given} was refused") from KeyError(f"password={given}")
+
+
+@task(name="tests.traced.say_nothing", max_attempts=1)
+def say_nothing():
+    raise KeyError
 
 
 @pytest.mark.parametrize("runs", [drain, drain_here], ids=["worker", "kit"])
@@ -111,8 +124,38 @@ def test_a_failure_is_recorded(traced):
         trace.StatusCode.ERROR,
         "taskharbor_django.exceptions.TemporaryError: oh",
     )
-    assert [event.name for event in ran.events] == ["exception"]
+    (event,) = ran.events
+    assert event.name == "exception"
+    assert event.attributes["exception.type"] == "taskharbor_django.exceptions.TemporaryError"
+    assert event.attributes["exception.message"] == "oh"
+    assert "in stumble" in event.attributes["exception.stacktrace"]
     assert ran.attributes["taskharbor.outcome"] == "retry"
+
+
+@pytest.mark.parametrize("runs", [drain, drain_here], ids=["worker", "kit"])
+def test_nothing_that_is_exported_holds_a_secret(traced, runs):
+    traced()
+    blurt.enqueue()
+    with suppress(ValueError):  # which the kit hands on
+        runs()
+    ran = named(traced)[f"run {blurt.name}"]
+    assert "hunter2" not in ran.to_json(indent=None)
+    (event,) = ran.events
+    assert event.attributes["exception.type"] == "ValueError"
+    assert event.attributes["exception.message"] == "password=•••••• was refused"
+    stack = event.attributes["exception.stacktrace"].splitlines()
+    assert stack[0] == "KeyError: 'password=••••••'"  # its cause
+    assert stack[-1] == "ValueError: password=•••••• was refused"
+    assert any(line.endswith("in blurt") for line in stack)
+
+
+def test_a_failure_without_a_message_has_an_empty_one(traced):
+    traced()
+    say_nothing.enqueue()
+    drain()
+    (event,) = named(traced)[f"run {say_nothing.name}"].events
+    assert event.attributes["exception.type"] == "KeyError"
+    assert event.attributes["exception.message"] == ""
 
 
 def test_jobs_that_carry_nothing_begin_a_trace(traced):

@@ -1,5 +1,6 @@
 """Slots become jobs, each once, whoever ticks and whatever breaks in between."""
 
+import logging
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -249,6 +250,25 @@ class TestTrouble:
         monkeypatch.setattr(verb, "record_for", refuse)
         tick(driver, now=NOON)
         assert fresh(row).problem == "ValueError: password=•••••• is too short"
+
+    def test_so_is_its_traceback_in_the_log(self, driver, monkeypatch, caplog):
+        def refuse(_schedule):
+            raise ValueError("password=hunter2 is too short")
+
+        scheduled()
+        monkeypatch.setattr(verb, "record_for", refuse)
+        tick(driver, now=NOON)
+        (record,) = [it for it in caplog.records if it.name == verb.__name__]
+        first, *trace = logging.Formatter().format(record).splitlines()
+        assert first == "schedule hourly stops: it cannot be enqueued"
+        assert (trace[0], trace[-1]) == (
+            "Traceback (most recent call last):",
+            "ValueError: password=•••••• is too short",
+        )
+        assert "hunter2" not in "".join(trace)
+        assert isinstance(record.exc_info[1], ValueError)  # what error trackers look for
+        assert (record.levelname, record.schedule, record.task) == ("ERROR", "hourly", echo.name)
+        assert record.module == "tick"
 
     def test_a_queue_of_another_database(self, driver, settings):
         row = scheduled(queue="far")

@@ -43,7 +43,9 @@ def test_nothing_stored_can_become_an_object_or_code(trees):
     for path, tree in trees.items():
         assert NEVER_IMPORTED.isdisjoint(imports(tree)), path
         bare = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-        assert (NEVER_CALLED - {"compile"}).isdisjoint({*calls(tree), *bare}), path
+        assert NEVER_CALLED.isdisjoint(bare), path
+        # Of these, a method may be called: patterns and statements are compiled, too.
+        assert (NEVER_CALLED - {"compile"}).isdisjoint(calls(tree)), path
 
 
 def test_a_string_is_imported_where_settings_name_it_and_nowhere_else(trees):

@@ -123,6 +123,9 @@ REFUSED = [
     ({"tags": {"a": "\0"}}, "tags", "a NUL character"),
     ({"tags": {"\ud800": "b"}}, "tags", "a lone surrogate"),
     ({"tags": {"fine": "fine", "a": "\ud800"}}, "tags", "a lone surrogate"),
+    ({"tags": dict.fromkeys(map(str, range(65)), "")}, "tags", "has 65 tags; 64 are allowed"),
+    ({"tags": {"k" * 129: ""}}, "tags", "has 129 characters; 128 are allowed in a key"),
+    ({"tags": {"a": "", "b": "v" * 1025}}, "tags", "'b' has 1025 characters; 1024 are allowed"),
     ({"trace": {"traceparent": 7}}, "trace", "must map strings to strings"),
 ]
 
@@ -169,7 +172,9 @@ TAKEN = [
     {"tags": {}},
     {"tags": {"": ""}},
     {"tags": {ODD: ODD}},
-    {"tags": {"k" * 10_000: "v" * 10_000}},
+    {"tags": {"k" * 128: "v" * 1024}},
+    {"tags": {"☕" * 128: "☕" * 1024}},
+    {"tags": dict.fromkeys(map(str, range(64)), "v" * 1024)},
     {"trace": {"traceparent": "00-1-2-01"}},
 ]
 
@@ -213,6 +218,7 @@ def test_whatever_a_record_may_hold_a_driver_stores(fields):
         {"priority": "p" * 10_000},
         {"max_attempts": "9" * 10_000},
         {"tags": {"k" * 10_000: 1}},
+        {"tags": {"k" * 10_000: ""}},
     ],
     ids=lambda fields: next(iter(fields)),
 )

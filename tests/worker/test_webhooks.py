@@ -169,6 +169,22 @@ class TestADelivery:
         assert Job.objects.get(pk=delivery.pk).state == "done"
         assert len(server.requests) == 2
 
+    def test_no_proxy_of_the_environment_is_asked(self, receiver, admitted, monkeypatch):
+        server = receiver()
+        with closing(socket.create_server(("127.0.0.1", 0))) as proxy:
+            for name in ("https_proxy", "all_proxy", "http_proxy"):
+                for spelt in (name, name.upper()):
+                    monkeypatch.setenv(spelt, f"http://127.0.0.1:{proxy.getsockname()[1]}")
+            for name in ("no_proxy", "NO_PROXY"):
+                monkeypatch.delenv(name, raising=False)
+            handle = add.using(callback_url=f"https://localhost:{server.port}/").enqueue(1)
+            drain()
+            assert Job.objects.get(parent=handle.id).state == "done"
+            proxy.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                proxy.accept()
+        assert [first for first, _, _ in server.requests] == ["POST / HTTP/1.1"]
+
     def test_a_host_that_was_struck_off_the_list_is_not_told(self, receiver, admitted, settings):
         server = receiver()
         handle = add.using(callback_url=f"https://localhost:{server.port}/").enqueue(1)

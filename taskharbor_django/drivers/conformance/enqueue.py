@@ -35,6 +35,10 @@ REFUSED: list[tuple[str, Any, dict[str, Any]]] = [
     ("delay", -TICK, {}),
     ("delay", SECOND, {"run_at": T0}),
     ("lifetime", -TICK, {}),
+    ("tags", {"a": 1}, {}),
+    ("tags", dict.fromkeys(map(str, range(65)), ""), {}),
+    ("tags", {"k" * 129: ""}, {}),
+    ("tags", {"a": "v" * 1025}, {}),
 ]
 
 # The widest values that must still be taken.
