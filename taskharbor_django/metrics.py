@@ -8,11 +8,12 @@ never from a scan of jobs. Needs the extra `metrics`, and costs nothing until it
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
+from django.dispatch import Signal
 from django.http import HttpRequest, HttpResponse
 
 from . import signals
@@ -42,12 +43,19 @@ duration = Histogram(
     "taskharbor_run_duration_seconds", "How long handlers ran", ["queue", "task"], buckets=BUCKETS
 )
 lost = Counter("taskharbor_lease_losses", "Leases that were lost", ["queue", "task"])
+late = Counter(
+    "taskharbor_outcomes_too_late",
+    "Outcomes that came when the job was no longer the worker's: they change nothing",
+    ["queue", "task", "outcome"],
+)
 died = Counter("taskharbor_jobs_died", "Jobs that became dead letters", ["queue", "task", "reason"])
 
 
 def install() -> None:
     """Count from now on in this process; call it in `AppConfig.ready`."""
-    receivers = {
+    from .worker.completer import too_late
+
+    receivers: dict[Callable[..., None], Sequence[Signal]] = {
         _count_enqueued: [signals.enqueued],
         _count_run: [
             signals.acked,
@@ -57,6 +65,7 @@ def install() -> None:
             signals.cancelled,
         ],
         _count_loss: [signals.reclaimed],
+        _count_too_late: [too_late],
         _count_death: [signals.SIGNALS[verb] for verb in TRANSITIONS if _may_kill(verb)],
     }
     for receiver, heard in receivers.items():
@@ -79,6 +88,11 @@ def _count_run(*, move: Move, **_: Any) -> None:
 
 def _count_loss(*, move: Move, **_: Any) -> None:
     lost.labels(move.queue, move.task).inc()
+
+
+def _count_too_late(*, running: Any, outcome: Any, **_: Any) -> None:
+    job = running.reservation.job
+    late.labels(job.queue, job.task, outcome.kind).inc()
 
 
 def _may_kill(verb: Verb) -> bool:

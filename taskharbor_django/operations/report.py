@@ -4,7 +4,7 @@ report: what a worker writes about a job while it runs; the state does not chang
 Locks:  the jobs, SKIP LOCKED: what is locked is written the next time. A checkpoint has no next
         time and waits for its one row, with a time limit: whoever holds it just now (the reports
         of the same worker, most often) must not fail the handler.
-Fence:  the token on the locked row.
+Fence:  the token on the locked row of a job that still runs: an ended one keeps its token.
 Repeat: safe; the newest report wins.
 """
 
@@ -28,7 +28,8 @@ Reports = Mapping[UUID, tuple[UUID, dict[str, Any]]]  # job -> its token, the co
 def report(driver: DatabaseDriver, reports: Reports) -> set[UUID]:
     """Write progress and start times of running jobs; return the jobs that were written."""
     with driver.transaction():
-        jobs = Job.objects.using(driver.using).filter(pk__in=list(reports)).order_by("pk")
+        running = Job.objects.using(driver.using).inflight()
+        jobs = running.filter(pk__in=list(reports)).order_by("pk")
         rows = driver.locked(jobs).values_list("pk", "lease")
         written = {pk for pk, lease in rows if lease == reports[pk][0]}
         driver.write({pk: reports[pk][1] for pk in written})

@@ -23,8 +23,10 @@ class Appetite:
     def ran(self, seconds: float) -> None:
         self._runs.append(seconds)
         if len(self._runs) >= REMEMBERED:
-            self._median = sorted(self._runs)[REMEMBERED // 2]
-            self._runs.clear()
+            # Other threads are here as well, and may just have begun anew.
+            runs, self._runs = sorted(self._runs), []
+            if len(runs) >= REMEMBERED:
+                self._median = runs[REMEMBERED // 2]
 
     def waited_too_long(self) -> None:
         """What was prefetched had to be given back: none of it until a slot frees."""
@@ -49,14 +51,15 @@ class Appetite:
         return max(free, 0)
 
     def _prefetch(self) -> int:
-        if self.sated or (self._most == 0) or not self._is_short():
+        median = self._median
+        if self.sated or (self._most == 0) or not 0.0 < median < SHORT_RUN:
             return 0
         # Of a deep queue two batches: the next is claimed while threads work off the one before.
         # With one they took turns, for a loop among busy threads gets to ask late; no-op jobs are
         # drained 1.3 times as fast.
         ahead = 2 * self._batch if self._batch > FIRST_BATCH else FIRST_BATCH
         # No more than is begun within a part of the second after which it would be given back.
-        ahead = min(ahead, int(self.slots * BEGUN_WITHIN / self._median))
+        ahead = min(ahead, int(self.slots * BEGUN_WITHIN / median))
         return ahead if self._most is None else min(ahead, self._most)
 
     def _is_short(self) -> bool:

@@ -98,14 +98,18 @@ def stopping(options: WorkerOptions, why: str, held: int) -> None:
     logger.info(text, options, why, held, extra=_facts(options, why=why, held=held))
 
 
-def stopped(options: WorkerOptions, tally: Counter[OutcomeKind]) -> None:
+def stopped(options: WorkerOptions, tally: Counter[OutcomeKind], *, too_late: int) -> None:
     given_back = tally[OutcomeKind.RELEASE]
     finished = tally.total() - given_back
     done, again = tally[OutcomeKind.ACK], tally[OutcomeKind.RETRY]
     dead, cancelled = tally[OutcomeKind.FAIL], tally[OutcomeKind.CANCEL]
     facts = _facts(options, finished=finished, given_back=given_back, done=done, dead=dead)
-    text = "%s stopped; runs: %d (done %d, to run again %d, dead %d, cancelled %d), given back: %d"
-    counts = finished, done, again, dead, cancelled, given_back
+    facts["too_late"] = too_late
+    text = (
+        "%s stopped; runs: %d (done %d, to run again %d, dead %d, cancelled %d), given back: %d, "
+        "too late: %d"
+    )
+    counts = finished, done, again, dead, cancelled, given_back, too_late
     logger.info(text, options, *counts, extra=facts)
 
 

@@ -3,9 +3,9 @@ Settle what finished, in batches: as soon as it is free, whatever has gathered; 
 
 No outcome is dropped while its lease is believed in. A database that is away is tried again after
 a growing pause, once each time; an outcome that meets a lock, or a lease whose renewal is still on
-its way, goes into a later batch. A batch that failed comes again behind all others, and in halves
-if it fails again, unless the server itself says that it can do nothing; an outcome that makes every
-settle fail waits alone.
+its way, goes into a later batch, ever later while the lock is held. A batch that failed comes again
+behind all others, and in halves if it fails again, unless the server itself says that it can do
+nothing; an outcome that makes every settle fail waits alone.
 """
 
 from __future__ import annotations
@@ -13,11 +13,14 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+import math
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from time import monotonic
+
+from django.dispatch import Signal
 
 from .. import signals
 from ..clock import Clock
@@ -36,8 +39,14 @@ logger = logging.getLogger(__name__)
 
 LARGEST_BATCH = 500
 LOCKED_PAUSE, EXPIRED_PAUSE, FAILED_PAUSE = 0.05, 1.0, 10.0
+LONGEST_LOCKED_PAUSE = 2.0  # who forgets to commit holds a row for hours
+
+# Sent with `running` and `outcome` for each outcome that came when its lease was lost; the sender
+# is the holdings. The thread that settles calls the receivers: they count, and do nothing else.
+too_late = Signal()
 
 Finished = tuple[Running, Outcome]
+Later = tuple[float, Finished]  # from when on to try it again, by the monotonic clock
 OnSettled = Callable[[Sequence[Finished]], None]
 OnSettling = Callable[[Sequence[Running]], None]
 
@@ -68,11 +77,12 @@ class Completer(threading.Thread):
         self._gathered: list[Finished] = []  # what this turn is to settle
         self._failed: deque[list[Finished]] = deque()  # batches that were not, each by itself
         self._new_failed = 0  # of these, how many since one of them was tried again
-        self._again: list[Finished] = []
+        self._again: list[Later] = []  # what met a lock, or a lease that looked expired
+        self._locked_pause, self._met_lock = LOCKED_PAUSE, False
         self._pause: float | None = None  # how long what is left should wait
         self._wake = threading.Event()
-        self._aside: list[Finished] = []  # what alone makes a settle fail
-        self._aside_until = 0.0
+        self._aside: list[Later] = []  # what alone makes a settle fail
+        self._hurried = False
         self._empty = threading.Event()
         self._empty.set()
         self._closing = False
@@ -96,12 +106,14 @@ class Completer(threading.Thread):
 
     def hurry(self) -> None:
         """Leases were renewed: what looked expired may go through now."""
+        self._hurried = True
         self._wake.set()
 
     def unsettled(self) -> dict[Running, Outcome]:
         """What could not be settled, after `close`."""
         failed = itertools.chain.from_iterable(self._failed)
-        return dict([*self._gathered, *failed, *self._again, *self._aside, *self._finished])
+        later = (finished for _, finished in [*self._again, *self._aside])
+        return dict([*self._gathered, *failed, *later, *self._finished])
 
     def drain(self, timeout: float) -> bool:
         """Wait until everything is settled or lost; False when that takes too long."""
@@ -138,16 +150,16 @@ class Completer(threading.Thread):
 
     def _settle_gathered(self) -> None:
         """Try all there is, once; what meets a lock, or no database, is for the next turn."""
-        self._pause = None
+        self._pause, self._met_lock = None, False
         self._gather()
         lines = [self._settle_new, self._settle_failed]
         if self._new_failed > 1:  # without end, perhaps, and those before would never come again
             lines.reverse()
         if not all(settle_line() for settle_line in lines):
             return  # the database may be away: one failure in each turn is enough
-        if self._aside:
-            self._pause = min(FAILED_PAUSE, self._pause or FAILED_PAUSE)
-        if self._again or self._aside:
+        self._lengthen_pause()
+        if later := [due for due, _ in [*self._again, *self._aside]]:
+            self._pause = max(0.0, min(later) - monotonic())
             return
         self._empty.set()
         # An outcome that came between the last look and set() has cleared nothing yet.
@@ -155,21 +167,29 @@ class Completer(threading.Thread):
             self._empty.clear()
             self._wake.set()
 
+    def _lengthen_pause(self) -> None:
+        """Let what is locked still, or again, wait twice as long; start anew when nothing is."""
+        if self._met_lock:
+            self._locked_pause = min(2 * self._locked_pause, LONGEST_LOCKED_PAUSE)
+        elif not self._again:
+            self._locked_pause = LOCKED_PAUSE
+
     def _gather(self) -> None:
-        self._gathered += self._again
-        self._again = []
+        hurried, self._hurried = self._hurried, False
+        now = monotonic()
+        due, self._again = _due(self._again, math.inf if hurried else now)
+        self._gathered += due
         while self._finished:
             self._gathered.append(self._finished.popleft())
-        if self._aside and time.monotonic() >= self._aside_until:
-            self._failed.extend([each] for each in self._aside)
-            self._aside = []
+        due, self._aside = _due(self._aside, now)
+        self._failed.extend([each] for each in due)
 
     def _settle_new(self) -> bool:
         """Settle what has gathered; False when a batch failed, which comes again behind all."""
         while self._gathered:
             batch = self._gathered[:LARGEST_BATCH]
             settled = self._flush(batch)
-            del self._gathered[: len(batch)]
+            del self._gathered[:LARGEST_BATCH]
             if not settled:
                 self._failed.append(batch)
                 self._new_failed += 1
@@ -197,12 +217,14 @@ class Completer(threading.Thread):
             self._failed.extend([batch[:middle], batch[middle:]])
         elif others_went:
             self._set_aside(*batch[0])
+            self.trouble.pause.forget()  # nobody else has to wait for it
         else:
             self._failed.append(batch)
 
     def _flush(self, finished: list[Finished]) -> bool:
         """Settle one batch; False when the database cannot be used, or not for this."""
-        batch = [item for item in finished if _is_held(*item)]
+        batch = [item for item in finished if self._is_held(*item)]
+        finished[:] = batch  # what is lost is told of once, however often the rest comes again
         if not batch:
             return True
         outcomes = [outcome for _, outcome in batch]
@@ -265,19 +287,20 @@ class Completer(threading.Thread):
 
     def _try_again(self, running: Running, outcome: Outcome, rejection: Rejection) -> None:
         """A lock goes away; a lease that looks expired may just have been renewed."""
-        self._again.append((running, outcome))
-        pause = LOCKED_PAUSE if isinstance(rejection.error, JobLocked) else EXPIRED_PAUSE
-        self._pause = min(pause, self._pause or pause)
+        pause = EXPIRED_PAUSE
+        if isinstance(rejection.error, JobLocked):
+            self._met_lock, pause = True, self._locked_pause
+        self._again.append((monotonic() + pause, (running, outcome)))
 
     def _set_aside(self, running: Running, outcome: Outcome) -> None:
         """Each try with others costs those several turns: it has to wait longer."""
-        self._aside.append((running, outcome))
-        self._aside_until = time.monotonic() + FAILED_PAUSE
+        self._aside.append((monotonic() + FAILED_PAUSE, (running, outcome)))
 
     def _give_up(self, running: Running, rejection: Rejection) -> None:
         """The job is somebody else's now: what was done here does not count."""
         self._holdings.remove(running)
         with contextlib.suppress(Exception):  # the rest of the batch is not done with yet
+            self._count_too_late(running, rejection.outcome)
             logger.warning(
                 "job %s: its %s came too late: %s",
                 running.job_id,
@@ -286,10 +309,26 @@ class Completer(threading.Thread):
                 extra={"job_id": str(running.job_id), "outcome": str(rejection.outcome.kind)},
             )
 
+    def _is_held(self, running: Running, outcome: Outcome) -> bool:
+        """Say whether it is worth a try; what is not, for its lease is lost, ends here."""
+        if running.held:
+            return True
+        with contextlib.suppress(Exception):  # a filter that raises must not stop the others
+            self._count_too_late(running, outcome)
+            logger.info(
+                "job %s: its %s is dropped with its lost lease",
+                running.job_id,
+                outcome.kind,
+                extra={"job_id": str(running.job_id), "outcome": str(outcome.kind)},
+            )
+        return False
 
-def _is_held(running: Running, outcome: Outcome) -> bool:
-    if running.held:
-        return True
-    with contextlib.suppress(Exception):  # a filter that raises must not stop the others
-        logger.info("job %s: its %s is dropped with its lost lease", running.job_id, outcome.kind)
-    return False
+    def _count_too_late(self, running: Running, outcome: Outcome) -> None:
+        too_late.send_robust(sender=self._holdings, running=running, outcome=outcome)
+
+
+def _due(later: list[Later], now: float) -> tuple[list[Finished], list[Later]]:
+    """What is to be tried again by now, and the rest."""
+    if not later:
+        return [], later
+    return [it for due, it in later if due <= now], [each for each in later if each[0] > now]

@@ -98,7 +98,7 @@ class Loop:
             return self._reserving.bounded_pause
         if self._options.burst:
             # Looked at before the reserve: a job may enqueue others right before its end.
-            if held_nothing:
+            if held_nothing and not self._reserving.queues.narrowed:
                 self.stop()
             self.hungry = True
         return self._reserving.queues.idle_pause(self._options.poll.total_seconds())

@@ -12,12 +12,15 @@ import threading
 from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..lifecycle import OutcomeKind
 from ..operations import workers
 from . import banner, failures
+from .completer import too_late
+from .errands import Errands
 from .trouble import Trouble, disconnect, tell_fault
 
 if TYPE_CHECKING:
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MIB = 1024 * 1024
+LAST_LINES = 2.0  # seconds at the end
+MOST_COUNTS = 100  # minutes and queues in one beat, which has a few seconds in all
 
 # outcome -> column of the statistics; a release is no event of the job
 _COLUMNS = {OutcomeKind.ACK: "done", OutcomeKind.RETRY: "failed", OutcomeKind.FAIL: "dead"}
@@ -46,6 +51,10 @@ class Presence:
         options = worker.options
         self._counts_runs = options.max_jobs is not None or options.max_memory is not None
         self.tally = Counter(dict.fromkeys(OutcomeKind, 0))
+        self.too_late = 0
+        too_late.connect(self._count_too_late, sender=worker.holdings)
+        # A handler of logs may send a mail, and its server be silent: outcomes do not wait for it.
+        self._lines = Errands("taskharbor-failures", on_left_out=_tell_left_out)
 
     def start(self) -> None:
         options, driver = self._options, self._worker.driver
@@ -93,14 +102,16 @@ class Presence:
         """Say goodbye; what is given back is counted, though that comes after everything else."""
         self.tally[OutcomeKind.RELEASE] += given_back
         with contextlib.suppress(Exception):  # the row then shows an old beat, which says the same
-            self._write_counts()
+            while self._counts:
+                self._write_counts()
             now = self._worker.clock.now()
             workers.stop_worker(self._worker.driver, self._options.id, now=now)
         # Whoever goes on in place of this process finds the file fresh, and so do probes.
         if self._options.health_file and (self._worker.told or not self._worker.replace):
             with contextlib.suppress(OSError):
                 Path(self._options.health_file).unlink(missing_ok=True)
-        banner.stopped(self._options, self.tally)
+        self._lines.close(LAST_LINES)
+        banner.stopped(self._options, self.tally, too_late=self.too_late)
 
     # -- counting --------------------------------------------------------------------------------
 
@@ -122,13 +133,17 @@ class Presence:
                 self.tally[kind] += times
                 if kind in _COLUMNS:
                     self._counts.setdefault((minute, queue), Counter())[_COLUMNS[kind]] += times
-        for running, outcome in settled:
-            if outcome.kind != OutcomeKind.ACK:
-                _tell(running, outcome)
+        if failed := [it for it in settled if it[1].kind != OutcomeKind.ACK]:
+            self._lines.put(partial(_tell, failed), len(failed))
+
+    def _count_too_late(self, **_: Any) -> None:
+        self.too_late += 1
 
     def _write_counts(self) -> None:
+        """Write what was counted, the oldest first; of very many the rest has later beats."""
         with self._lock:
-            counts, self._counts = self._counts, {}
+            oldest = sorted(self._counts)[:MOST_COUNTS]
+            counts = {key: self._counts.pop(key) for key in oldest}
         try:
             workers.count_minutes(self._worker.driver, self._options.id, counts)
         except Exception:
@@ -167,12 +182,17 @@ class Presence:
             logger.warning("the health file cannot be written: %s", error)
 
 
-def _tell(running: Running, outcome: Outcome) -> None:
-    """Log it; that a filter of the project's raises changes nothing about what is settled."""
-    try:
-        failures.tell(running, outcome)
-    except Exception as error:  # noqa: BLE001  others are to be told of, too
-        tell_fault(logger, error, "job %s: its end could not be logged", running.job_id)
+def _tell(failed: Sequence[Finished]) -> None:
+    """Log what went wrong; that a filter of the project's raises keeps none of the others."""
+    for running, outcome in failed:
+        try:
+            failures.tell(running, outcome)
+        except Exception as error:  # noqa: BLE001  others are to be told of, too
+            tell_fault(logger, error, "job %s: its end could not be logged", running.job_id)
+
+
+def _tell_left_out(jobs: int) -> None:
+    logger.warning("logs are too slow: the failures of %d jobs were not written down", jobs)
 
 
 def memory() -> int:

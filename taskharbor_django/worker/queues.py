@@ -24,27 +24,34 @@ class Queues:
         self._turn = 0
         self._second_look: float | None = None
         self._called: Collection[str] = ()
+        self._idle = False  # nothing was found anywhere
+        self.narrowed = False  # the last look was only into queues that were called
 
     def in_turn(self) -> list[str]:
         if not self._all:
             return self._names
         called, self._called = self._called, ()
-        if called:
+        # Only out of rest, and never twice: calls for one queue must not keep others waiting.
+        self.narrowed, self._idle = bool(called) and self._idle, False
+        if self.narrowed:
             return sorted(called)
         if not self._known or steady() - self._looked > LOOK_EACH:
             self._known, self._looked = self._driver.ready_queues(), steady()
-        self._turn = (self._turn + 1) % max(1, len(self._known))
+        names = sorted({*self._known, *called})
+        self._turn = (self._turn + 1) % max(1, len(names))
         # With nothing ready anywhere, one reserve still promotes and reclaims what is due.
-        return (self._known[self._turn :] + self._known[: self._turn]) or ["default"]
+        return (names[self._turn :] + names[: self._turn]) or ["default"]
 
     def woken(self, called: Collection[str], second_look: float) -> None:
         """Somebody enqueued, to these queues if known; all are looked at anew a moment later."""
         self._called = called
-        self._looked = 0.0
         self._second_look = second_look
+        if self._idle or not called:
+            self._looked = 0.0
 
     def idle_pause(self, poll: float) -> float:
         """How long to wait after a look that found nothing: the poll at most, by chance less."""
+        self._idle = not self.narrowed
         pause, self._second_look = self._second_look, None
         if pause is not None:
             return pause

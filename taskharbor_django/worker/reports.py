@@ -28,7 +28,7 @@ from ..tasks import registry
 from ..workflows import plan_of
 from .holdings import Holdings, Running
 from .lines import Lines
-from .trouble import disconnect
+from .trouble import disconnect, tell_fault
 
 logger = logging.getLogger(__name__)
 
@@ -122,7 +122,10 @@ class Reports(threading.Thread):
         while not self._stopping.is_set():
             self._dirty.wait()
             self._dirty.clear()
-            self.write()
+            try:
+                self.write()
+            except Exception as error:  # noqa: BLE001  the next time comes
+                tell_fault(logger, error, "progress could not be written down")
             self._stopping.wait(WRITE_EACH)
         disconnect(self._driver.using)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from uuid import UUID, uuid4
@@ -124,4 +125,5 @@ class Reserving:
 
 def _tell_reclaimed(jobs: int) -> None:
     text = "jobs taken back from workers that were no longer heard of: %d"
-    logger.info(text, jobs, extra={"jobs": jobs})
+    with contextlib.suppress(Exception):  # the claim is still to come, whatever logs raise
+        logger.info(text, jobs, extra={"jobs": jobs})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..clock import DatabaseClock
+from ..clock import DatabaseClock, steady
 from ..drivers import DatabaseDriver
 from ..values import Outcome
 from .async_pool import AsyncPool
@@ -60,6 +60,8 @@ class Slots:
             holdings, *pools, on_stubborn, on_look, stubborn_after=options.stubborn_after
         )
 
+        self._rests_since: float | None = None
+
     def start(self) -> None:
         self.threads.start()
         self.coroutines.start()
@@ -73,6 +75,14 @@ class Slots:
     def at_rest(self) -> bool:
         """Whether no handler runs, but for those that are left behind."""
         return self.threads.at_rest and not self.coroutines.busy - self.coroutines.stuck
+
+    def rested(self) -> float:
+        """For how long nothing has run or waited, since this was first asked."""
+        if self.dispatch.waiting or not self.at_rest:
+            self._rests_since = None
+            return 0.0
+        self._rests_since = self._rests_since or steady()
+        return steady() - self._rests_since
 
     def close_children(self) -> None:
         self._children.close()

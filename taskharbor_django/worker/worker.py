@@ -234,9 +234,17 @@ class Worker:
     def _limit_reached(self) -> bool:
         """A process past --max-jobs or --max-memory, or with a lost thread, makes way."""
         self.replace = self.replace or bool(self._presence.worn_out())
-        if self.replace and all(it in self.slots.coroutines.stuck for it in self.holdings.all()):
+        if self.replace and (self._holds_nothing() or self._waits_in_vain()):
             self.make_way(self._presence.worn_out() or "a thread was left behind")
         return self.replace
+
+    def _holds_nothing(self) -> bool:
+        return all(it in self.slots.coroutines.stuck for it in self.holdings.all())
+
+    def _waits_in_vain(self) -> bool:
+        """Only outcomes are left that a database which can be used will not take: locked rows."""
+        rested = self.slots.rested() > self.options.grace.total_seconds()
+        return rested and not self._completer.trouble.lasts
 
     def _take_on(self, reserved: Sequence[Reservation], valid_until: float) -> None:
         added = self.holdings.add(reserved, valid_until)
@@ -254,14 +262,15 @@ class Worker:
     # -- called by the parts ---------------------------------------------------------------------
 
     def _finished(self, running: Running, outcome: Outcome) -> None:
-        self.appetite.ran(self._presence.ran(running, outcome))
-        self.appetite.slot_freed()
+        # First of all: whatever is raised behind it, what became of the job is not lost.
         if running.settled:
             self.holdings.remove(running)
             self._settled([(running, outcome)])
             self._announcer.settled([(running, outcome)], now=self.clock.now())
         else:
             self._completer.put(running, outcome)
+        self.appetite.ran(self._presence.ran(running, outcome))
+        self.appetite.slot_freed()
         self._loop.slot_freed()
 
     def _settled(self, settled: Sequence[Finished]) -> None:
@@ -297,7 +306,8 @@ class Worker:
     # -- the end ---------------------------------------------------------------------------------
 
     def _shut_down(self) -> None:
-        banner.stopping(self.options, self.why or "nothing is left to do", len(self.holdings))
+        with contextlib.suppress(Exception):  # whatever logs raise, nothing is kept held for it
+            banner.stopping(self.options, self.why or "nothing is left to do", len(self.holdings))
         self._wakeup.close()
         self._release(self._dispatch.take_back())
         if not self._finish(self.options.grace.total_seconds()):

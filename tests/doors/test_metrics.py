@@ -12,11 +12,13 @@ from taskharbor_django import bury, context, pause, signals
 from taskharbor_django.models import Job, Lease, Schedule, Worker
 from taskharbor_django.operations.expire import expire
 from taskharbor_django.operations.storage import driver_for
+from taskharbor_django.worker.completer import too_late
 from tests.operations import Statements, hold
+from tests.process.harness import wait_until
 from tests.programs import run_program
 from tests.testapp import worker_tasks
 from tests.testapp.tasks import add, report, stumble
-from tests.worker.conftest import drain
+from tests.worker.conftest import drain, working
 
 metrics = pytest.importorskip("taskharbor_django.metrics")
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -26,7 +28,7 @@ LINE = re.compile(r"^(taskharbor_\w+)(?:\{(.*)\})? (\S+)$", re.M)
 @pytest.fixture
 def installed(monkeypatch):
     """Count for the length of the test."""
-    for signal in (*signals.SIGNALS.values(), signals.started, signals.stopped):
+    for signal in (*signals.SIGNALS.values(), signals.started, signals.stopped, too_late):
         monkeypatch.setattr(signal, "receivers", list(signal.receivers))
         signal.sender_receivers_cache.clear()
     metrics.install()
@@ -151,6 +153,19 @@ def test_lost_leases_are_counted(installed):
     driver = driver_for("default")
     driver.reserve("other", now=driver.now(), lease_for=timedelta(seconds=1))
     assert sample("lease_losses_total", "default", add.name) == before + 1
+
+
+def test_outcomes_that_come_too_late_are_counted_by_the_worker_that_had_them(installed):
+    worker_tasks.reset()
+    labels = "default", worker_tasks.hold.name, "ack"
+    before = sample("outcomes_too_late_total", *labels)
+    taken_away, kept = (worker_tasks.hold.enqueue("gate") for _ in range(2))
+    with working():
+        wait_until(lambda: len(worker_tasks.seen["gate"]) == 2, what="both runs")
+        taken_away.cancel(force=True)
+        worker_tasks.gates["gate"].set()
+        kept.wait(10)
+    assert sample("outcomes_too_late_total", *labels) == before + 1
 
 
 def test_the_view_answers_in_prometheus_format(rf):

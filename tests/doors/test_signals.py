@@ -1,6 +1,7 @@
 """One signal for each arrow, after its row is durable, and no work for signals nobody hears."""
 
 import threading
+import time
 from datetime import timedelta
 from functools import partial
 
@@ -28,7 +29,7 @@ from taskharbor_django.operations.expire import expire
 from taskharbor_django.operations.storage import driver_for
 from taskharbor_django.operations.telling import Settled, tell_settled
 from taskharbor_django.signals import SIGNALS
-from taskharbor_django.worker import announcer
+from taskharbor_django.worker import announcer, errands
 from tests.operations import Statements, hold, undone
 from tests.testapp import worker_tasks, workflow_tasks
 from tests.testapp.tasks import add, stumble
@@ -373,44 +374,58 @@ def test_a_coroutine_is_no_receiver():
         signals.acked.connect(receiver)
 
 
-def test_receivers_that_are_too_slow_are_left_out_and_said_so(monkeypatch, caplog):
-    monkeypatch.setattr(announcer, "MOST_BATCHES", 2)
+@pytest.fixture
+def line():
+    """An announcer whose thread has something to do until the gate is open."""
     line = announcer.Announcer(driver_for("default"), "w")
-    busy, gate, sent = threading.Event(), threading.Event(), []
+    busy, line.gate = threading.Event(), threading.Event()
 
     def first():
         busy.set()
-        gate.wait(30)
+        line.gate.wait(30)
 
     line._put(first, 1)
     assert busy.wait(30)
+    yield line
+    line.gate.set()
+
+
+def test_receivers_that_are_too_slow_are_left_out_and_said_so(line, monkeypatch, caplog):
+    monkeypatch.setattr(errands, "MOST_WAITING", 21)
+    sent = []
     for number in range(5):
         line._put(partial(sent.append, number), 10)
-    gate.set()
+    line.gate.set()
     until(lambda: "receivers were not called for 30 moves" in caplog.text)
     line.close(30)
     assert sent == [0, 1]
     assert caplog.text.count("receivers of signals are too slow") == 1
 
 
-def test_a_receiver_that_does_not_return_does_not_keep_a_worker_from_ending(monkeypatch):
-    monkeypatch.setattr(announcer, "MOST_BATCHES", 1)
-    gate = threading.Event()
-    for batches in (1, 3):
-        line = announcer.Announcer(driver_for("default"), "w")
-        for _ in range(batches):
-            line._put(lambda: gate.wait(30), 1)
-        line.close(0.05)
-        assert line._thread.is_alive()
-    gate.set()
-
-
-def test_signals_that_cannot_be_sent_do_not_end_the_thread(monkeypatch, connected, caplog):
-    told = []
-    connected(signals.acked, lambda move, **_: told.append(move))
-    line = announcer.Announcer(driver_for("default"), "w")
-    line._put(lambda: 1 / 0, 1)
-    line.put([])
+def test_what_waits_is_counted_by_its_moves_and_a_large_one_alone_is_taken(monkeypatch):
+    monkeypatch.setattr(errands, "MOST_WAITING", 10)
+    line, sent = announcer.Announcer(driver_for("default"), "w"), []
+    line._put(partial(sent.append, "large"), 500)
     line.close(30)
+    assert sent == ["large"]
+
+
+def test_a_receiver_that_does_not_return_does_not_keep_a_worker_from_ending(line):
+    line._put(lambda: None, 1)
+    began = time.monotonic()
+    line.close(0.05)
+    assert time.monotonic() - began < 20
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError, SystemExit])
+def test_signals_that_cannot_be_sent_do_not_end_the_thread(caplog, error):
+    def fail():
+        raise error
+
+    line, told = announcer.Announcer(driver_for("default"), "w"), []
+    line._put(fail, 1)
+    line._put(partial(told.append, "after it"), 1)
+    line.close(30)
+    assert told == ["after it"]
     assert "signals could not be sent" in caplog.text
     announcer.Announcer(driver_for("default"), "w").close(30)

@@ -221,4 +221,64 @@ GUARDS = [
         red=[f"{IN_COMPLETER}::test_what_no_outcome_can_help_divides_no_batch_and_sets_none_aside"],
         on="sqlite",
     ),
+    guard(
+        "calls-starve-other-queues",
+        Change(f"{WORKER}/queues.py", "bool(called) and self._idle, False", "bool(called), False"),
+        red=[
+            "tests/worker/test_queues.py::test_calls_for_one_queue_do_not_keep_the_others_waiting"
+        ],
+        on="sqlite",
+    ),
+    guard(
+        "locked-row-is-a-hot-loop",
+        Change(COMPLETER, "min(2 * self._locked_pause, LONGEST_LOCKED_PAUSE)", "LOCKED_PAUSE"),
+        red=[f"{IN_COMPLETER}::test_what_stays_locked_is_tried_ever_later_and_not_with_each_batch"],
+        on="sqlite",
+    ),
+    guard(
+        "set-aside-by-one-timer",
+        Change(
+            COMPLETER,
+            "        due, self._aside = _due(self._aside, now)\n",
+            "        latest = max((due for due, _ in self._aside), default=0.0)\n"
+            "        self._aside = [(latest, it) for _, it in self._aside]\n"
+            "        due, self._aside = _due(self._aside, now)\n",
+        ),
+        red=[f"{IN_COMPLETER}::test_each_outcome_that_was_set_aside_has_its_own_time"],
+        on="sqlite",
+    ),
+    guard(
+        "outcomes-wait-for-logs",
+        Change(
+            f"{WORKER}/presence.py",
+            "self._lines.put(partial(_tell, failed), len(failed))",
+            "_tell(failed)",
+        ),
+        red=[
+            "tests/worker/test_failures.py::test_a_log_that_does_not_return_keeps_no_outcome_waiting"
+        ],
+        on="sqlite",
+    ),
+    guard(
+        "progress-after-the-end",
+        Change(
+            f"{PACKAGE}/operations/report.py",
+            "Job.objects.using(driver.using).inflight()\n        jobs",
+            "Job.objects.using(driver.using)\n        jobs",
+        ),
+        red=[
+            "tests/operations/test_report.py::test_progress_that_comes_after_the_end_is_not_written"
+        ],
+        on=BOTH,
+    ),
+    guard(
+        "waits-for-a-locked-row-for-ever",
+        Change(f"{WORKER}/worker.py", "return rested and not self", "return False and not self"),
+        red=[
+            (
+                f"{IN_WORKER}"
+                "::test_a_process_that_is_to_be_replaced_does_not_wait_for_a_locked_row_for_ever"
+            )
+        ],
+    ),
 ]

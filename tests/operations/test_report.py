@@ -10,7 +10,7 @@ from django.db import OperationalError, connection, connections, transaction
 from taskharbor_django.drivers import DatabaseDriver, postgresql
 from taskharbor_django.exceptions import JobLocked, LeaseMismatch
 from taskharbor_django.models import Job
-from taskharbor_django.operations.report import save_checkpoint
+from taskharbor_django.operations.report import report, save_checkpoint
 from taskharbor_django.operations.storage import driver_for
 from tests.testapp.tasks import add
 
@@ -91,3 +91,14 @@ def test_a_checkpoint_does_not_take_a_lost_database_for_a_locked_row(db, monkeyp
     monkeypatch.setattr(DatabaseDriver, "waiting_for", away)
     with pytest.raises(OperationalError, match="away"):
         save(held)
+
+
+def test_progress_that_comes_after_the_end_is_not_written(db):
+    """The last report of a run and one of a moment before may change places."""
+    driver = driver_for("default")
+    held = hold(add.enqueue(1, 2))
+    job_id, token = held.job.id, held.lease.token
+    assert report(driver, {job_id: (token, {"progress": 100})}) == {job_id}
+    driver.ack(job_id, token, now=driver.now())
+    assert report(driver, {job_id: (token, {"progress": 50})}) == set()
+    assert Job.objects.values_list("state", "progress").get(pk=job_id) == ("done", 100)

@@ -78,3 +78,22 @@ def test_prefetch_can_be_bounded_and_switched_off():
 def test_no_more_is_prefetched_than_is_begun_before_it_would_be_given_back():
     appetite = of_a_deep_queue(0.009, slots=2)
     assert appetite.wants(free=0, waiting=0) == 66  # 0.3 s of two threads
+
+
+def test_a_thread_that_finds_the_runs_just_counted_by_another_changes_nothing():
+    """It saw that there were enough, and then another one began anew."""
+
+    class Counted(list):
+        def __len__(self):
+            return REMEMBERED
+
+        def __iter__(self):
+            return iter(())
+
+    appetite = Appetite()
+    for _ in range(REMEMBERED):
+        appetite.ran(0.001)
+    wanted = appetite.wants(free=0, waiting=0)
+    appetite._runs = Counted()
+    appetite.ran(100.0)
+    assert appetite.wants(free=0, waiting=0) == wanted

@@ -1,15 +1,17 @@
 """What an operator reads of jobs that fail, die or are not known."""
 
 import logging
+import threading
 
 import pytest
 
 from taskharbor_django import task
 from taskharbor_django.drivers import JobRecord
 from taskharbor_django.operations.storage import driver_for
+from taskharbor_django.worker import failures
 from tests.testapp import worker_tasks as tasks
 
-from .conftest import drain
+from .conftest import drain, working
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -63,6 +65,25 @@ def test_an_unknown_task_is_a_warning(caplog):
     drain()
     (warning,) = told(caplog, logging.WARNING)
     assert "no task 'gone.away' is known here; given back until" in warning.message
+
+
+def test_a_log_that_does_not_return_keeps_no_outcome_waiting(eventually):
+    """A handler that sends mails, and a mail server that says nothing."""
+    gate, log = threading.Event(), logging.getLogger(failures.__name__)
+    silent = logging.Handler(logging.ERROR)
+    silent.emit = lambda _record: gate.wait(60)
+    log.addHandler(silent)
+    try:
+        with working():
+            telling.enqueue()
+            dead = telling.enqueue()
+            eventually(lambda: dead.refresh().state == "dead")
+            done = tasks.session.enqueue()
+            eventually(lambda: done.refresh().state == "done")
+            gate.set()
+    finally:
+        gate.set()
+        log.removeHandler(silent)
 
 
 def test_jobs_that_are_done_leave_no_line_above_debug(caplog):

@@ -38,12 +38,38 @@ def test_a_call_is_followed_at_once_and_all_are_looked_at_anew_after_it():
     driver = Driver("a")
     queues = Queues(driver, [ALL_QUEUES])
     queues.in_turn()
+    queues.idle_pause(1.0)
     driver.names.append("mail")
     queues.woken({"mail"}, SECOND_LOOK)
     assert queues.in_turn() == ["mail"]
     assert driver.asked == 1
     assert sorted(queues.in_turn()) == ["a", "mail"]
     assert driver.asked == 2
+
+
+def test_calls_for_one_queue_do_not_keep_the_others_waiting():
+    """A worker that is busy, or whose called queue is paused, hears of the next call at once."""
+    queues = Queues(Driver("a", "b"), [ALL_QUEUES])
+    seen = []
+    for _ in range(4):
+        queues.woken({"a"}, SECOND_LOOK)
+        seen.append(queues.in_turn())
+    assert {tuple(look) for look in seen} == {("a", "b"), ("b", "a")}
+    queues.idle_pause(1.0)
+    for narrowed in (True, False, True, False):
+        queues.woken({"a"}, SECOND_LOOK)
+        assert (queues.in_turn() == ["a"]) is narrowed
+        assert queues.narrowed is narrowed
+        queues.idle_pause(1.0)
+
+
+def test_a_queue_that_is_called_while_others_have_jobs_takes_its_turn_though_it_was_unknown():
+    driver = Driver("a")
+    queues = Queues(driver, [ALL_QUEUES])
+    queues.in_turn()
+    queues.woken({"mail"}, SECOND_LOOK)
+    assert sorted(queues.in_turn()) == ["a", "mail"]
+    assert driver.asked == 1
 
 
 def test_the_look_after_a_call_is_soon_and_the_next_one_at_its_usual_time():

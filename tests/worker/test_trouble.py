@@ -3,10 +3,14 @@
 import pytest
 from django.db import OperationalError
 
+from taskharbor_django.worker import presence
 from taskharbor_django.worker import trouble as module
+from taskharbor_django.worker.holdings import Running
 from taskharbor_django.worker.options import WorkerOptions
 from taskharbor_django.worker.trouble import FIRST_PAUSE, LONGEST_PAUSE, WELL_FOR, Pause, Trouble
 from taskharbor_django.worker.worker import Worker
+
+from .conftest import ack, reservation
 
 GONE = OperationalError("gone")
 
@@ -123,3 +127,21 @@ def test_statistics_that_cannot_be_stored_are_no_beat_that_failed(clock, monkeyp
         worker._beaten()
     assert worker.quiet
     assert [record.part for record in caplog.records] == ["statistics"]
+
+
+def test_of_very_many_statistics_a_beat_writes_some_and_the_end_all(clock, monkeypatch):
+    """A beat has a few seconds; one that takes longer would be cut off, and the next one too."""
+    worker, written = Worker(WorkerOptions(listen=False)), []
+    worker.clock = clock
+    monkeypatch.setattr(presence, "MOST_COUNTS", 10)
+    monkeypatch.setattr(
+        "taskharbor_django.operations.workers.count_minutes",
+        lambda _driver, _worker, counts: written.append(sorted(queue for _, queue in counts)),
+    )
+    queues = [f"q{number:02}" for number in range(25)]
+    held = [Running(reservation(queue=queue)) for queue in queues]
+    worker._presence.count([(running, ack(running)) for running in held])
+    worker._presence._write_counts()
+    assert written == [queues[:10]]
+    worker._presence.stop(given_back=0)
+    assert written == [queues[:10], queues[10:20], queues[20:]]

@@ -16,7 +16,7 @@ from django.db import OperationalError, connection, connections, transaction
 from taskharbor_django import cancel
 from taskharbor_django.clock import steady
 from taskharbor_django.drivers import DatabaseDriver
-from taskharbor_django.exceptions import LeaseExpired
+from taskharbor_django.exceptions import JobLocked, LeaseExpired
 from taskharbor_django.failpoints import FailpointReached, armed
 from taskharbor_django.lifecycle import AttemptEnd, DeadReason, JobState
 from taskharbor_django.models import Attempt, DeadLetter, Job, Lease, QueueMinute, Worker
@@ -525,6 +525,19 @@ def test_a_forced_cancel_ends_at_once_and_stops_the_handler(eventually):
     assert facts(handle) == ("cancelled", 1, 0, 0)
 
 
+def test_a_worker_says_at_its_end_how_many_outcomes_came_too_late(eventually, caplog):
+    caplog.set_level(logging.INFO, "taskharbor_django")
+    handles = [tasks.hold.enqueue("gate"), tasks.hold.enqueue("gate")]
+    with working():
+        eventually(lambda: len(tasks.seen["gate"]) == 2)
+        handles[0].cancel(force=True)
+        tasks.gates["gate"].set()
+        handles[1].wait(10)
+    (record,) = [it for it in caplog.records if hasattr(it, "too_late")]
+    assert (record.too_late, record.finished) == (1, 1)
+    assert record.getMessage().endswith("given back: 0, too late: 1")
+
+
 # -- shutdown, statistics ----------------------------------------------------------------------
 
 
@@ -791,3 +804,58 @@ def test_a_worker_says_how_many_jobs_it_took_back(caplog, monkeypatch, eventuall
     told = [record for record in caplog.records if "jobs taken back" in record.getMessage()]
     assert [record.jobs for record in told] == [1, 1]
     assert {record.levelname for record in told} == {"INFO"}
+
+
+# -- rows that somebody has locked ---------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def locked(*handles):
+    """Rows that somebody else holds, in a transaction that is forgotten open."""
+    other = connection.copy()
+    other.inc_thread_sharing()  # the worker's thread may end it
+    jobs = Job.objects.filter(pk__in=[handle.id for handle in handles])
+    sql, parameters = jobs.values("pk").query.sql_with_params()
+    try:
+        with other.cursor() as cursor:
+            cursor.execute("BEGIN")
+            cursor.execute(f"{sql} FOR UPDATE", parameters)
+        yield other
+    finally:
+        other.close()
+
+
+@pytest.mark.postgresql
+def test_a_process_that_is_to_be_replaced_does_not_wait_for_a_locked_row_for_ever(eventually):
+    handle = tasks.hold.enqueue("gate")
+    with working(max_jobs=1, grace=timedelta(seconds=0.2)) as worker:
+        eventually(lambda: tasks.seen["gate"])
+        with locked(handle):
+            tasks.gates["gate"].set()
+            eventually(lambda: worker.stopping)
+            assert worker.why.endswith("(--max-jobs)")
+    assert worker.replace
+
+
+@pytest.mark.postgresql
+def test_what_is_locked_for_a_moment_when_the_worker_ends_costs_no_lease(eventually, monkeypatch):
+    monkeypatch.setattr(worker_module, "UNWILLING", 0.2)
+    monkeypatch.setattr(last_acts, "LOCKED_FOR", 30.0)
+    handle = tasks.stuck.using(timeout=120).enqueue("stuck")
+    settle, refused = last_acts.settle, []
+
+    def settle_and_unlock(*args, **kwargs):
+        rejections = settle(*args, **kwargs)
+        refused.extend(type(it.error) for it in rejections)
+        other.close()
+        return rejections
+
+    monkeypatch.setattr(last_acts, "settle", settle_and_unlock)
+    with working(grace=timedelta(0)):
+        eventually(lambda: tasks.seen["stuck"])
+        lock = contextlib.ExitStack()
+        other = lock.enter_context(locked(handle))
+    lock.close()
+    assert refused == [JobLocked]
+    assert facts(handle) == ("scheduled", 1, 0, 0)
+    assert Lease.objects.count() == 0

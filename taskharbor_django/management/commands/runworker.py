@@ -27,7 +27,7 @@ from ..arguments import Plan
 
 RELOAD_PAUSE = 2.0  # a developer who mends a broken file does not wait long
 LAST_WORDS = 5.0
-LAST_LINES = 0.5  # with LAST_SIGNALS of worker.last_acts less than its HEAD_START
+LAST_LINES = 0.5  # with what worker.last_acts has for its own less than its HEAD_START
 
 
 class Command(BaseCommand):
