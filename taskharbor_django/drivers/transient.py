@@ -22,7 +22,7 @@ _MYSQL_BAD_DATA = (1153, 1366, 1406, 1264)
 _SQLITE_TEXTS = ("database is locked", "database table is locked")
 # Disk full, too many clients, shut down, crashed, starting, read-only.
 _SERVER_SQLSTATES = frozenset({"53100", "53300", "57P01", "57P02", "57P03", "25006"})
-_SERVER_MYSQL_CODES = (1021, 1040, 1053, 1114, 1290, 1792, 1836)
+_SERVER_MYSQL_CODES = (1021, 1040, 1053, 1114, 1203, 1226, 1290, 1792, 1836)
 _SERVER_SQLITE_TEXTS = ("database or disk is full", "attempt to write a readonly database")
 
 

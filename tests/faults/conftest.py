@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import pytest
@@ -9,12 +10,23 @@ from .crew import Crew
 from .harbor import moored
 from .history import noted
 
+NOT_ALONE = "it measures rates, which others on the machine spoil: run it with -n 0"
+
 
 def pytest_collection_modifyitems(items):
     """These have a tox environment of their own."""
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker("faults")
+            if item.get_closest_marker("alone") and "PYTEST_XDIST_WORKER" in os.environ:
+                item.add_marker(pytest.mark.skip(reason=NOT_ALONE))
+
+
+def pytest_sessionfinish(session, exitstatus):
+    """Of the files that `tox -e faults -- FILE` names, few have tests that run alone."""
+    none = exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED
+    if none and session.config.option.markexpr == "alone":
+        session.exitstatus = pytest.ExitCode.OK
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -2,20 +2,37 @@
 
 import contextlib
 import json
+import os
 import signal
 import sqlite3
+import sys
 import time
 
 from django.db import connection
+from django.db.models import Min
 
-from taskharbor_django.models import Attempt, DeadLetter, Job
+from taskharbor_django.models import Attempt, DeadLetter, Dependency, Job
 from tests.process.harness import PATIENCE, kill, processes, wait_until
+from tests.testapp.models import Move
+from tests.workflows import counts_add_up
 
 from .history import History
 
 LEASE, POLL = 2.0, 0.2
-# What a busy machine may take to start a process, or a child for a job in quarantine.
-MARGIN = 20.0
+# What may pass beside a lease and a poll before another has the job; on a busy machine more.
+MARGIN = float(os.environ.get("TASKHARBOR_FAULTS_MARGIN") or 2)
+WELL, KILLED = 0, -signal.SIGKILL
+
+# Whom this process has killed, by whatever call: nobody else may end that way.
+killed_here = set()
+
+
+def _note_kill(event, facts):
+    if event == "os.kill" and facts[1] == signal.SIGKILL:
+        killed_here.add(facts[0])
+
+
+sys.addaudithook(_note_kill)
 
 
 class Crew:
@@ -24,6 +41,7 @@ class Crew:
     def __init__(self, started, path):
         self._started = started
         self._workers = []
+        self._ends = {}  # worker -> the exit codes that it may have
         self.history = History(path / "trail")
         self.go = path / "go"
 
@@ -35,8 +53,10 @@ class Crew:
         settings=None,
         lease=LEASE,
         threads=4,
+        ends=None,
         **options,
     ):
+        """Start a worker; `ends` are its exit codes if it is neither told to stop nor killed."""
         environment = {
             "DJANGO_SETTINGS_MODULE": "tests.faults.settings",
             "TASKHARBOR_SETTINGS": json.dumps(settings or {}),
@@ -46,6 +66,7 @@ class Crew:
         short = ("--lease", str(lease), "--poll", str(POLL), "--threads", str(threads))
         worker = self._started.start("--queues", queue, *short, *arguments, **environment | options)
         self._workers.append(worker)
+        self._ends[worker] = ends or {KILLED if failpoints.endswith("=kill") else WELL}
         return worker
 
     def enqueue(self, task, *args, queue="default", **kwargs):
@@ -84,6 +105,23 @@ class Crew:
 
         wait_until(held, what=f"lease {fence}")
 
+    def taken_over(self, *handles, since, lease=LEASE):
+        """
+        Wait until others have reserved what was lost once; return how long after `since` (I6).
+
+        What comes then is not looked at: a job that has lost a lease waits for a new process.
+        """
+        ids = [handle.id for handle in handles]
+        reserved = Move.objects.filter(job__in=ids, fences=1, fence=2).values_list("job")
+
+        def all_are():
+            found = dict(reserved.annotate(Min("at")))
+            return found.values() if len(found) == len(ids) else None
+
+        took = round(max(wait_until(all_are, timeout=120, what="a second lease")) - since, 2)
+        assert took <= lease + POLL + MARGIN, f"{took} s, with a lease of {lease} s"
+        return took
+
     # -- the end ---------------------------------------------------------------------------------
 
     def dismiss(self, *workers):
@@ -117,10 +155,19 @@ class Crew:
         return [worker for worker in self._workers if worker.alive]
 
     def finish(self, **options):
-        """Stop whoever is left, and check the history of it all."""
+        """Stop whoever is left, and check how each ended, and the history of it all."""
         self.dismiss(*self.working)
+        for worker in self._workers:
+            self._check_end(worker)
         wait_until(lambda: not self.history.processes(), what="the end of all processes")
         self.history.check(**options)
+        if Dependency.objects.exists():  # I9
+            counts_add_up()
+
+    def _check_end(self, worker):
+        """I8: it lived until it was told to stop, or ended in a way that the test knows of."""
+        may = self._ends[worker] | ({KILLED} if worker.pid in killed_here else set())
+        assert worker.exit_code() in may, f"{worker.exit_code()}, not {may}:\n{worker.output}"
 
 
 def is_stopped(process):

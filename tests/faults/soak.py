@@ -4,9 +4,9 @@ A seeded random mix of all faults at once, and the checker at the end.
     python -m tests.faults.soak [--minutes 30] [--seed N]
 
 Three workers with a PostgreSQL of their own and a line that breaks. Jobs, workflows and schedules
-of every kind; operators that cancel, requeue, discard, replay, update and erase; workers that are
-killed and stopped; sessions that are ended; a server that restarts and crashes. In the end all is
-mended, the rest is worked off, and nothing may have happened that must not.
+of every kind; operators that cancel, bury, requeue, discard, replay, update and erase; workers that
+are killed and stopped; sessions that are ended; a server that restarts and crashes. In the end all
+is mended, the rest is worked off, and nothing may have happened that must not.
 """
 
 import argparse

@@ -81,7 +81,12 @@ class Chaos:
     def _start(self):
         url = self.proxy.url(self.server.url)
         worker = self.crew.start(
-            lease=LEASE, threads=THREADS, settings=SETTINGS, expect_trouble=True, DATABASE_URL=url
+            lease=LEASE,
+            threads=THREADS,
+            settings=SETTINGS,
+            ends=TOLD | BY_FORCE,
+            expect_trouble=True,
+            DATABASE_URL=url,
         )
         self.workers.append(worker)
         self.all.append(worker)

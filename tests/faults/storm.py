@@ -13,8 +13,8 @@ from taskharbor_django import chain, chord, operations
 from taskharbor_django.drivers import FailureUpdate, Outcome
 from taskharbor_django.exceptions import JobLocked
 from taskharbor_django.lifecycle import OutcomeKind, Priority
-from taskharbor_django.models import Job
-from taskharbor_django.operations import Selection
+from taskharbor_django.models import Job, Workflow
+from taskharbor_django.operations import Selection, WorkflowHandle
 from taskharbor_django.operations.expire import expire
 from taskharbor_django.operations.prune import prune
 from taskharbor_django.operations.storage import driver_for
@@ -198,6 +198,23 @@ class Operator(Actor):
         later = self.driver.now() + seconds(self.chance, -0.1, 0.1)
         terms = self.chance.choice([{"run_at": later}, {"priority": Priority.HIGH}])
         operations.update(self.some("ready", "scheduled", "inflight", "blocked"), **terms)
+
+    def bury(self):
+        operations.bury(self.some(*OPEN, "done", most=2))
+
+    def cancel_a_workflow(self):
+        open_ones = Workflow.objects.filter(finished_at=None)
+        if found := self._one_of(open_ones.values_list("pk", flat=True)):
+            WorkflowHandle.of(found).cancel(force=self.chance.random() < 0.5)
+
+    def resume_a_workflow(self):
+        dead = Job.objects.filter(state="dead").exclude(workflow=None)
+        if found := self._one_of(dead.values_list("workflow", flat=True)):
+            WorkflowHandle.of(found).resume()
+
+    def _one_of(self, keys):
+        found = list(keys[:JOBS])
+        return self.chance.choice(found) if found else None
 
     def erase(self):
         operations.erase(self.some("done", "cancelled", "inflight"))

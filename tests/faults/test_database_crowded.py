@@ -9,10 +9,11 @@ import threading
 import time
 from pathlib import Path
 
+import psycopg
 import pytest
 from django.db import connections
 
-from taskharbor_django import Selection, cancel, discard, enqueue_many, requeue
+from taskharbor_django import Selection, cancel, chord, discard, enqueue_many, requeue
 from taskharbor_django.models import DeadLetter, Job
 from tests.process.harbor import admin, restarted_with
 from tests.process.harness import wait_until
@@ -26,6 +27,7 @@ from .harbor import moored, pass_by, patient, tell
 pytestmark = pytest.mark.postgresql
 
 AWAY = "the database cannot be used, trying again"
+DEADLOCKS = 5
 
 
 # -- connections ---------------------------------------------------------------------------------
@@ -50,14 +52,17 @@ def test_too_few_connections_for_all_workers_cost_time_and_no_job(
         assert Job.objects.exists()  # this process keeps the one connection that it has
         crowd = [harbor.start(lease=15.0, threads=2) for _ in range(workers)]
         wait_until(lambda: refused(crowd), timeout=180, what="a worker without a connection")
-        pass_by(5)
+        # Some get through and work: what they ask is no sign of trouble, that they connect is.
+        with harbor.counted(workers, what=lambda: harbor.proxy.accepted) as asked:
+            pass_by(5)
         assert all(worker.alive for worker in crowd)
         began = time.time()
         harbor.dismiss(*crowd[2:])
         took = harbor.recovery(began)
         harbor.drained(timeout=300)
         assert not Job.objects.filter(lease_losses__gt=0).exists()
-        tell(record_property, workers=workers, connections=most, recovery=took)
+        facts = {"workers": workers, "connections": most, "asked": asked["per second"]}
+        tell(record_property, **facts, recovery=took)
         harbor.finish()
 
 
@@ -114,7 +119,7 @@ def test_bulk_actions_of_operators_among_reserve_and_settle_end_no_worker(
     assert all(worker.alive for worker in workers)
     facts = {"actions": sum(done.values()), "deadlocks": deadlocks(harbor.server) - before}
     tell(record_property, **facts)
-    harbor.dismiss(*workers)
+    harbor.finish(operators=True)
 
 
 def deadlocks(server):
@@ -132,6 +137,40 @@ ACTIONS = {
     "cancel": lambda: cancel(list(Job.objects.order_by("-pk").values_list("pk", flat=True)[:50])),
     "enqueue": lambda: enqueue_many(tasks.fail_always.using(max_attempts=1).call() for _ in "abc"),
 }
+
+
+# A member of a chord is settled before its finalizer is looked for: this is the other way round.
+BACKWARDS = """
+SELECT 1 FROM taskharbor_job WHERE state IN ('blocked', 'inflight') ORDER BY id DESC FOR UPDATE
+"""
+QUICK = "-c deadlock_timeout=10ms"  # who waits for longer looks whether it is for ever
+PATIENT = "-c deadlock_timeout=60s"  # it is always the other who has to give in
+
+
+def test_a_stranger_who_locks_jobs_in_the_other_order_costs_time_and_no_job(
+    harbor, record_property
+):
+    """Each deadlock is the worker's to lose: it tells nobody, and does the whole verb again."""
+    worker = harbor.start(lease=30.0, threads=2, PGOPTIONS=QUICK).ready()
+    before, workflows = deadlocks(harbor.server), []
+    members = [tasks.touch.s() for _ in range(8)]
+    with psycopg.connect(harbor.server.url, options=PATIENT) as stranger:
+
+        def enough():
+            workflows.append(chord(members, tasks.gather.s()).enqueue())
+            stranger.execute(BACKWARDS)
+            stranger.commit()
+            return deadlocks(harbor.server) - before >= DEADLOCKS
+
+        wait_until(enough, timeout=120, what=f"{DEADLOCKS} deadlocks")
+    harbor.drained()
+    assert {tuple(it.results) for it in workflows} == {(len(members),)}
+    assert not Job.objects.exclude(executions=1, attempts=0, lease_losses=0).exists()
+    assert worker.alive
+    assert not worker.lines(AWAY)
+    found = deadlocks(harbor.server) - before
+    tell(record_property, deadlocks=found, workflows=len(workflows))
+    harbor.finish()
 
 
 @pytest.mark.parametrize("seconds", [6, pytest.param(90, marks=pytest.mark.slow)])

@@ -70,7 +70,7 @@ def test_a_server_that_is_down_for_longer_than_the_lease_costs_leases_and_no_job
             pass_by(2 * LEASE)
         harbor.open()
     after, back = harbor.enqueue(patient), time.time()
-    took = harbor.recovers(back)
+    took = harbor.recovers(back, *jobs)
     harbor.ended(*jobs, after)
     assert {counts(job) for job in jobs} == {("done", 2, 0, 1)}
     assert worker.alive

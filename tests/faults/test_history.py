@@ -7,7 +7,9 @@ import pytest
 
 from .history import Facts, Final, Line, Record, Step, late_starts, violations
 
-JOB = uuid4()
+pytestmark = pytest.mark.quick
+
+JOB, UNDONE = uuid4(), uuid4()
 
 
 def step(before, after, fence, *counts, **facts):
@@ -28,11 +30,11 @@ def line(mark, fence, at, attempt=None):
 
 def good():
     """Enqueued; lost with its first lease; failed; given back; done."""
-    facts = Facts(enqueued={JOB})
+    facts = Facts(enqueued={JOB}, rolled_back={UNDONE})
     facts.steps[JOB] = [
         step("", "ready", 0),
         step("ready", "inflight", 1, 1, 1, at=10),
-        step("inflight", "ready", 1, 0, 0, 0, 1, held_until=19.9, at=20),
+        step("inflight", "ready", 1, 0, 0, 0, 1, held_until=20.1, at=20),
         step("ready", "inflight", 2, 1, 1, at=20),
         step("inflight", "scheduled", 2, 0, 0, 1, held_until=30, at=22),
         step("scheduled", "ready", 2, at=23),
@@ -139,7 +141,21 @@ SPOILERS = {
         lambda it: it.records[JOB].update({2: Record(end="lost")}),
         "recorded as",
     ),
+    "rolled back and stored": (
+        lambda it: it.jobs.update({UNDONE: Final(state="ready")}),
+        "was rolled back, and it is there",
+    ),
+    "rolled back and moved": (
+        lambda it: it.steps.update({UNDONE: [replace(step("", "ready", 0), job=UNDONE)]}),
+        "was rolled back, and it is there",
+    ),
+    "rolled back and run": (
+        lambda it: it.lines.update({UNDONE: [replace(line("START", 1, 10), job=UNDONE)]}),
+        "was rolled back, and it has signed",
+    ),
     "a valid lease taken away": (change(2, held_until=25.0), "was lost at"),
+    "a lease taken away a moment too early": (change(2, held_until=20.3), "was lost at"),
+    "another holder a moment too early": (change(3, at=19.8), "another was held until"),
     "two holders": (change(2, held_until=25.0), "another was held until"),
     "a holder before the last one gave up": (change(3, at=15.0), "another was held until"),
     "a lease that never was": (change(2, held_until=None), "was lost at"),
@@ -183,6 +199,32 @@ def test_a_spoilt_history_is_noticed(name):
     spoil(facts)
     found = violations(facts)
     assert any(part in text for text in found for part in expected.split("|")), found
+
+
+def test_a_slow_line_is_given_more_time():
+    facts = good()
+    change(2, held_until=20.3)(facts)
+    assert violations(facts, slack=0.5) == []
+
+
+def depending():
+    """Waits for another, and is done."""
+    facts = Facts(enqueued={JOB}, dependents={JOB})
+    facts.steps[JOB] = [
+        step("", "blocked", 0),
+        step("blocked", "ready", 0, at=9),
+        step("ready", "inflight", 1, 1, 1, at=10),
+        step("inflight", "done", 1, held_until=40, at=12),
+    ]
+    facts.jobs[JOB] = Final(state="done", fence=1, executions=1)
+    return facts
+
+
+def test_only_what_waits_for_others_may_be_blocked():
+    assert violations(depending(), signed=False) == []
+    facts = depending()
+    facts.dependents.clear()
+    assert "no verb makes '' to 'blocked'" in " ".join(violations(facts, signed=False))
 
 
 def requeued():

@@ -107,7 +107,10 @@ class Crowd:
     def _start(self):
         # Whoever is killed is innocent, however often it happens to the same job.
         settings = {"MAX_LEASE_LOSSES": 1000}
-        self.workers.append(self.crew.start(lease=LEASE, threads=THREADS, settings=settings))
+        started = self.crew.start(
+            lease=LEASE, threads=THREADS, settings=settings, ends=TOLD | BY_FORCE
+        )
+        self.workers.append(started)
         self.started += 1
 
     def _bury(self, worker):

@@ -60,7 +60,7 @@ def test_workers_killed_in_a_release_lose_nothing_and_release_once(crew):
     kill_each(crew)
     crew.start(queue="*")
     ended(workflows.values())
-    counts_add_up()
+    crew.finish(signed=False)
     for place, workflow in workflows.items():
         assert workflow.state == WorkflowState.DONE, place
         assert workflow.results == [3], place
@@ -77,7 +77,7 @@ def test_workers_killed_while_a_death_goes_down_lose_nothing(crew):
     kill_each(crew)
     crew.start(queue="*")
     ended(workflows.values())
-    counts_add_up()
+    crew.finish(signed=False)
     for place, workflow in workflows.items():
         assert [job.state for job in workflow.jobs] == ["dead"] * 3, place
 
@@ -104,7 +104,7 @@ def test_what_stopped_workers_would_release_or_bury_is_left_to_who_has_the_job_n
     crew.ended(*jobs.values(), *below.values())
     assert {counts(job) for job in jobs.values()} == {("done", 2, 0, 1)}
     assert {counts(job) for job in below.values()} == {("done", 1, 0, 0)}
-    counts_add_up()
+    crew.finish()
 
 
 @pytest.mark.slow
@@ -131,7 +131,7 @@ def test_a_release_that_a_stopped_worker_leaves_half_done_is_undone_and_happens_
     assert (everything(job), everything(below)) == before
     assert counts(job) == ("done", 2, 0, 1)
     assert counts(below) == ("done", 1, 0, 0)
-    counts_add_up()
+    crew.finish()
 
 
 @pytest.mark.slow
@@ -158,4 +158,4 @@ def test_a_thousand_rounds_of_members_that_end_at_the_same_instant(crew, record_
     counts = Job.objects.filter(task=total.name).values_list("executions", "state")
     assert set(counts) == {(1, "done")}
     assert len(counts) == ROUNDS
-    counts_add_up()
+    crew.finish(signed=False)

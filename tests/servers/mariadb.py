@@ -17,13 +17,19 @@ OPTIONS = {
     "max-connections": 200,
     "character-set-server": "utf8mb4",
 }
+ORDINARY = f"{USER}_ordinary"
 
 # Servers stand outside the search path of ordinary users.
 SEARCH_PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/usr/local/sbin"])
 
 
 class MariaDB(ProcessServer):
-    """A server of its own with default durability; `options` are those of mariadbd."""
+    """
+    A server of its own with default durability; `options` are those of mariadbd.
+
+    Who may do everything may write where others may not, and gets in where it is full: `ordinary`
+    is the address of a user for whom the server is what it is for an application.
+    """
 
     name = "MariaDB"
     signals: ClassVar[dict[StopMode, int]] = {
@@ -50,6 +56,10 @@ class MariaDB(ProcessServer):
         return f"mysql://{USER}:{self.password}@{HOST}:{self.port}/{DATABASE}"
 
     @property
+    def ordinary(self) -> str:
+        return f"mysql://{ORDINARY}:{self.password}@{HOST}:{self.port}/{DATABASE}"
+
+    @property
     def data(self) -> Path:
         return self.directory / "data"
 
@@ -60,6 +70,9 @@ class MariaDB(ProcessServer):
             f"CREATE DATABASE IF NOT EXISTS {DATABASE};\n"
             f"CREATE USER IF NOT EXISTS {USER}@'%' IDENTIFIED BY '{self.password}';\n"
             f"GRANT ALL ON *.* TO {USER}@'%' WITH GRANT OPTION;\n"
+            f"CREATE USER IF NOT EXISTS {ORDINARY}@'%' IDENTIFIED BY '{self.password}';\n"
+            f"GRANT ALL ON {DATABASE}.* TO {ORDINARY}@'%';\n"
+            f"GRANT PROCESS ON *.* TO {ORDINARY}@'%';\n"
         )
         give_away(welcome)
         self._run(

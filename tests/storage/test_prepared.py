@@ -17,6 +17,7 @@ from taskharbor_django.exceptions import DuplicateJob
 from taskharbor_django.lifecycle import OutcomeKind
 from taskharbor_django.models import Job
 from tests.servers import PgBouncer, PostgreSQL
+from tests.servers.plugin import go_without
 
 from .drivers import NOW, acks, hold, outcome, put, take
 from .plans import Node, statements
@@ -250,7 +251,7 @@ class TestBehindAPooler:
     @pytest.fixture
     def pooler(self, fresh):
         if reason := PgBouncer.missing():
-            pytest.skip(reason)
+            go_without(reason)
         usual = connection.settings_dict
         options = {"default_pool_size": 2, "server_idle_timeout": 600}
         with PostgreSQL() as server, PgBouncer(server, options=options) as pooler:

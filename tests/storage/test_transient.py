@@ -396,6 +396,8 @@ def test_only_values_that_will_never_do_are_bad_data(error, bad):
         (caused(OperationalError(), "53200"), False),  # it may be the batch that is large
         (caused(OperationalError(), "57014"), False),  # cancelled: it took too long
         (OperationalError(1021, "Disk full"), True),
+        (OperationalError(1203, "User has too many active connections"), True),
+        (OperationalError(1226, "User has exceeded the resource"), True),
         (OperationalError(1205, "Lock wait timeout exceeded"), False),
         (OperationalError("database or disk is full"), True),
         (OperationalError("attempt to write a readonly database"), True),
