@@ -111,7 +111,8 @@ class Presence:
             with contextlib.suppress(OSError):
                 Path(self._options.health_file).unlink(missing_ok=True)
         self._lines.close(LAST_LINES)
-        banner.stopped(self._options, self.tally, too_late=self.too_late)
+        with contextlib.suppress(Exception):  # whatever logs raise, what runs is still given back
+            banner.stopped(self._options, self.tally, too_late=self.too_late)
 
     # -- counting --------------------------------------------------------------------------------
 

@@ -618,6 +618,19 @@ def test_the_job_of_a_handler_that_will_not_stop_is_released_as_the_last_act(
     assert head_start == pytest.approx(last_acts.HEAD_START, abs=0.5)
 
 
+def test_logs_that_raise_when_a_worker_ends_keep_nothing_held(
+    eventually, monkeypatch, broken_log, caplog
+):
+    caplog.set_level(logging.INFO, "taskharbor_django")
+    monkeypatch.setattr(worker_module, "UNWILLING", 0.2)
+    handle = tasks.stuck.using(timeout=120).enqueue("stuck")
+    with contextlib.ExitStack() as logs, working(grace=timedelta(0)):
+        eventually(lambda: tasks.seen["stuck"])
+        logs.enter_context(broken_log("banner"))
+    assert facts(handle) == ("scheduled", 1, 0, 0)
+    assert Lease.objects.count() == 0
+
+
 def test_the_worker_row_and_the_statistics_say_what_happened():
     for number in range(3):
         add.enqueue(number)
