@@ -98,20 +98,21 @@ class DatabaseDriver(Ground, Driver):
         return ids
 
     def _insert_one(self, record: JobRecord) -> None:
-        sql, parameters = inserts.statement(record, self.using, self.connection)
-        with self.connection.cursor() as cursor:
+        connection = self.connection
+        insert = inserts.statement(record, self.using, connection)
+        with connection.cursor() as cursor:
             try:
-                self._execute_insert(cursor, sql, parameters)
+                self._execute_insert(cursor, insert)
             except IntegrityError:
-                if self.connection.vendor == "mysql" and self._known([record]):
+                if connection.vendor == "mysql" and self._known([record]):
                     raise DuplicateJob from None
                 raise
             if cursor.rowcount == 0:
                 raise DuplicateJob
         tell_on_commit(Verb.ENQUEUE, self.using, [record], as_asked)
 
-    def _execute_insert(self, cursor: Any, sql: str, parameters: list[Any]) -> None:
-        cursor.execute(sql, parameters)
+    def _execute_insert(self, cursor: Any, insert: inserts.Insert) -> None:
+        cursor.execute(insert.sql, [*insert.own, *insert.alike])
 
     def _known(self, records: Sequence[JobRecord]) -> set[UUID]:
         """The ids of those that are stored already."""

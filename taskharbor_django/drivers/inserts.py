@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..lifecycle import JobState
 from ..values import JobRecord
@@ -22,8 +22,8 @@ from . import rows
 
 next_seq = itertools.count(1).__next__
 
-_GIVEN = ("id", "task", "queue", "payload")
-_given = attrgetter(*_GIVEN)
+_OWN = ("id", "payload")  # and `seq`: all that differs between jobs that are made alike
+_own_of = attrgetter(*_OWN)
 # field of Job -> value that its column's default already has
 OPTIONAL: dict[str, Any] = {
     "priority": 0,
@@ -78,10 +78,19 @@ SERVER_CLOCKS = {
 Cell = tuple[str, str, tuple[Any, ...]]  # field, SQL, parameters
 
 
+class Insert(NamedTuple):
+    """The INSERT of one job: a job's own parameters, and behind them those of all made alike."""
+
+    sql: str
+    own: Sequence[Any]
+    alike: Sequence[Any]
+
+
 def cells(record: JobRecord, connection: Any) -> list[Cell]:
     """What one row writes: field, its SQL, and the parameters in it."""
-    made = [_cell(name, getattr(record, name), connection) for name in _GIVEN]
+    made = [_cell(name, getattr(record, name), connection) for name in _OWN]
     made.append(_cell("seq", next_seq(), connection))
+    made += [_cell(name, getattr(record, name), connection) for name in ("task", "queue")]
     clock = SERVER_CLOCKS.get(connection.vendor)
     if record.created_at is None and clock is not None:
         made += _times_by_server(record, clock, connection)
@@ -159,26 +168,27 @@ def _expiry_by_server(record: JobRecord, clock: ServerClock, connection: Any) ->
     return [("expires_at", f"GREATEST({clock.given}, {clock.after})", (*run_at, after))]
 
 
-def statement(record: JobRecord, using: str, connection: Any) -> tuple[str, list[Any]]:
+def statement(record: JobRecord, using: str, connection: Any) -> Insert:
     """The INSERT of one job; where the database allows, a known id inserts nothing."""
-    known = record.kin.get(using)
+    known: tuple[str, Sequence[Any]] | None = record.kin.get(using)
     if known is not None:
-        return known[0], _own(record, connection) + known[1]
+        return Insert(known[0], _own(record, connection), known[1])
     made = cells(record, connection)
     names, values, _ = zip(*made, strict=True)
     sql = _one(using, connection.vendor, names, values)
     parameters = [value for cell in made for value in cell[2]]
+    own, alike = parameters[: len(_OWN) + 1], tuple(parameters[len(_OWN) + 1 :])
     if record.created_at is None and connection.vendor in SERVER_CLOCKS:
-        record.kin[using] = sql, parameters[len(_GIVEN) + 1 :]
-    return sql, parameters
+        record.kin[using] = sql, alike
+    return Insert(sql, own, alike)
 
 
-def _own(record: JobRecord, connection: Any) -> list[Any]:
+def _own(record: JobRecord, connection: Any) -> Sequence[Any]:
     """The parameters that `cells` begins with; those behind them are the same for all alike."""
     if connection.vendor == "postgresql":  # psycopg adapts them by itself
-        return [*_given(record), next_seq()]
-    given = [rows.prepare(name, getattr(record, name), connection) for name in _GIVEN]
-    return [*given, next_seq()]
+        return *_own_of(record), next_seq()
+    own = [rows.prepare(name, getattr(record, name), connection) for name in _OWN]
+    return *own, next_seq()
 
 
 def many(records: Sequence[JobRecord], using: str, connection: Any) -> list[tuple[str, list[Any]]]:

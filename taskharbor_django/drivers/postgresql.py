@@ -29,7 +29,7 @@ from ..models.expressions import AnyOf
 from ..signals import wanted
 from ..values import JobRecord, Outcome, Reservation
 from ..values import Lease as LeaseValue
-from . import claims, rows, statements
+from . import claims, inserts, rows, statements
 from .arrays import Given, insert_from, kind_of
 from .database import DatabaseDriver, OnEnd
 from .ground import AnyModel
@@ -73,8 +73,8 @@ class PostgreSQLDriver(DatabaseDriver):
 
     # -- enqueue ---------------------------------------------------------------------------------
 
-    def _execute_insert(self, cursor: Any, sql: str, parameters: list[Any]) -> None:
-        self._prepared.insert(cursor, sql, parameters)
+    def _execute_insert(self, cursor: Any, insert: inserts.Insert) -> None:
+        self._prepared.insert(cursor, *insert)
 
     def _insert_many(self, records: Sequence[JobRecord]) -> None:
         if records:

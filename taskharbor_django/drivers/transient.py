@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from django.db import DatabaseError, DataError, IntegrityError, connections
 
@@ -57,8 +57,15 @@ def is_bad_data(error: BaseException) -> bool:
 
 def is_in_transaction(using: str) -> bool:
     """Say whether the caller has opened a transaction, by `atomic` or by hand."""
-    connection = connections[using]
-    return connection.in_atomic_block or not connection.get_autocommit()
+    return has_transaction(connections[using])
+
+
+def has_transaction(connection: Any) -> bool:
+    """The same of a connection."""
+    if connection.in_atomic_block or connection.connection is None:
+        return bool(connection.in_atomic_block or not connection.get_autocommit())
+    # The attribute: get_autocommit() first looks whether it has to connect, at each enqueue.
+    return not connection.autocommit
 
 
 def repeat(using: str, verb: Callable[[], T]) -> T:

@@ -39,8 +39,9 @@ OnBatch = Callable[[list[UUID]], Any]
 def enqueue(call: Call) -> JobHandle:
     """Store one job in the caller's transaction: one INSERT, unless there is a key."""
     record = record_of(call)
-    refuse_elsewhere(alias_of(record.queue), record.queue)
-    return _store(record, edges_of(call, record))
+    using = alias_of(record.queue)
+    refuse_elsewhere(using, record.queue)
+    return _store(record, edges_of(call, record), using)
 
 
 def enqueue_on_commit(call: Call) -> None:
@@ -48,21 +49,21 @@ def enqueue_on_commit(call: Call) -> None:
     record = record_of(call)
     record.validate()
     edges = edges_of(call, record)
-    after_commit(lambda: _store(record, edges))
+    after_commit(lambda: _store(record, edges, alias_of(record.queue)))
 
 
-def _store(record: JobRecord, edges: list[Edge]) -> JobHandle:
-    using = alias_of(record.queue)
+def _store(record: JobRecord, edges: list[Edge], using: str) -> JobHandle:
     bound_waiting(using)
     if edges:
         (job_id,) = store(driver_for(using), Plan(records=[record], edges=edges))
     else:
         job_id = driver_for(using).enqueue(record)
-    if job_id != record.id:
-        _refuse_conflicts([record], [job_id], using)
-    else:
+    created = job_id == record.id
+    if created:
         notify_on_commit([record.queue], using)
-    return JobHandle(id=job_id, using=using, created=job_id == record.id)
+    else:
+        _refuse_conflicts([record], [job_id], using)
+    return JobHandle(id=job_id, using=using, created=created)
 
 
 def enqueue_many(calls: Iterable[Call], batch_size: int, on_batch: OnBatch | None) -> int:
@@ -152,7 +153,9 @@ def _refuse_conflicts(records: list[JobRecord], ids: list[UUID], using: str) -> 
 
 def edges_of(call: Call, record: JobRecord) -> list[Edge]:
     """The edges that a call asks for by `after` and `after_any`."""
-    asked, edges = call.task.submission, []
+    asked, edges = call.task.submission, list[Edge]()
+    if not (asked.after or asked.after_any):
+        return edges
     for kind in (DependencyKind.AFTER, DependencyKind.AFTER_ANY):
         jobs = getattr(asked, kind.value)
         if not jobs:

@@ -53,6 +53,7 @@ def drain_raw(ground, jobs, **options):
     jobs_per_second=fact("jobs/s"),
     worker_cpu=fact("ms per 1,000 jobs"),
     unkept=ratio(least=1.15),
+    raw_unkept=fact("ratio"),
     one_kib=ratio(least=0.65),
 )
 def drains(ground, sizes):
@@ -60,6 +61,7 @@ def drains(ground, sizes):
 
     limit_100 = drain_raw(ground, sizes.jobs)
     limit_500 = drain_raw(ground, sizes.jobs, batch=500)
+    raw_unkept = drain_raw(ground, sizes.jobs, batch=500, kept=False)
     ground.clear()
     rate, cpu = drain(ground, noop, sizes.jobs)
     ground.clear()
@@ -73,6 +75,7 @@ def drains(ground, sizes):
         "jobs_per_second": rate,
         "worker_cpu": cpu * 1e6,
         "unkept": unkept / rate,
+        "raw_unkept": raw_unkept / limit_500,
         "one_kib": large / rate,
     }
 

@@ -15,21 +15,24 @@ TURN = 25  # some tens of milliseconds
     of_raw=ratio(least=0.75),
     jobs_per_second=fact("jobs/s"),
     raw_per_second=fact("jobs/s"),
+    django_cursor_of_raw=fact("ratio"),
     statements_each=limit("statements", most=1.0),
 )
 def enqueue_singly(ground, sizes):
     from .tasks import noop
 
     turns = max(4, sizes.singles // TURN)
-    ours = limit_ = 0.0
-    # In short turns: what else the machine does falls on both.
+    ours = limit_ = by_cursor = 0.0
+    # In short turns: what else the machine does falls on all.
     with ground.connect() as connection:
         for _ in range(turns):
-            limit_ += raw.insert_singly(connection, TURN)
+            limit_ += raw.insert_singly(connection.execute, TURN)
             ours += enqueue_some(noop)
+            by_cursor += raw.insert_singly(execute_by_django, TURN)
     jobs = turns * TURN
     return {
         "of_raw": limit_ / ours,
+        "django_cursor_of_raw": limit_ / by_cursor,
         "jobs_per_second": jobs / ours,
         "raw_per_second": jobs / limit_,
         "statements_each": statements_of(lambda: noop.enqueue(1)),
@@ -41,6 +44,14 @@ def enqueue_some(task):
     for _ in range(TURN):
         task.enqueue(1)
     return time.perf_counter() - began
+
+
+def execute_by_django(sql, parameters):
+    """The same INSERT on Django's own cursor: what no enqueue through Django can go below."""
+    from django.db import connection
+
+    with connection.cursor() as cursor:
+        cursor.execute(sql, parameters)
 
 
 def statements_of(work):

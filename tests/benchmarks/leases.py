@@ -51,6 +51,6 @@ def _seconds(driver, tokens):
 @measure("Leases and fence against none of it, raw", of_unfenced=ratio(least=0.9))
 def fencing(ground, sizes):
     rates = {True: [], False: []}
-    for fenced in (True, False, False, True):
+    for fenced in (True, False, False, True, True, False, False, True):
         rates[fenced].append(drain_raw(ground, sizes.jobs, fenced=fenced))
     return {"of_unfenced": sum(rates[True]) / sum(rates[False])}

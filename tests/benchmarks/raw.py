@@ -62,6 +62,12 @@ UPDATE taskharbor_job j SET state = 'done', started_at = %(now)s, finished_at = 
 FROM held WHERE j.id = held.id
 """
 
+# The same ack for jobs that nobody wants to keep.
+SETTLE_UNKEPT = f"""
+{SETTLE[: SETTLE.index("UPDATE taskharbor_job")]}
+DELETE FROM taskharbor_job j USING held WHERE j.id = held.id
+"""
+
 INSERT = """
 INSERT INTO taskharbor_job (id, task, queue, payload, seq, created_at, updated_at, available_at,
     expires_at, state, timeout, max_attempts)
@@ -81,11 +87,11 @@ FROM unnest(%s::uuid[], %s::bytea[], %s::bigint[]) AS g (id, payload, seq)
 PAYLOAD = b"[[1],{}]"
 
 
-def drain(connection, *, batch=100, fenced=True):
+def drain(connection, *, batch=100, fenced=True, kept=True):
     """Reserve and settle until nothing is left; return jobs and seconds."""
     pick = PICK.format(batch=batch)
     reserve = (RESERVE if fenced else RESERVE_UNFENCED).format(pick=pick)
-    settle = SETTLE if fenced else SETTLE_UNFENCED
+    settle = (SETTLE if kept else SETTLE_UNKEPT) if fenced else SETTLE_UNFENCED
     tokens, done = [], 0
     now = connection.execute("SELECT now()").fetchone()[0]
     began = time.perf_counter()
@@ -111,13 +117,12 @@ def forget(connection, tokens):
     tokens.clear()
 
 
-def insert_singly(connection, jobs):
+def insert_singly(execute, jobs):
     """One INSERT and one commit each; return seconds."""
     number = itertools.count(1).__next__
     began = time.perf_counter()
     for _ in range(jobs):
-        task = "tests.benchmarks.tasks.noop"
-        connection.execute(INSERT, [uuid4(), task, QUEUE, PAYLOAD, number()])
+        execute(INSERT, [uuid4(), "tests.benchmarks.tasks.noop", QUEUE, PAYLOAD, number()])
     return time.perf_counter() - began
 
 

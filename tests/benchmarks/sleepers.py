@@ -1,6 +1,10 @@
 """Jobs that wait for something else: whether all slots are kept busy."""
 
+import subprocess
+import sys
+
 from .drains import drain
+from .ground import ROOT
 from .measures import fact, measure, ratio
 
 
@@ -9,12 +13,18 @@ from .measures import fact, measure, ratio
     threads_64_of_10_ms=ratio(least=0.9),
     async_256_of_10_ms=ratio(least=0.9),
     async_256_of_100_ms=ratio(least=0.9),
+    bare_threads_64_of_10_ms=fact("ratio"),
+    worker_cpu=fact("ms per 1,000 jobs"),
     jobs_per_second_threads=fact("jobs/s"),
     jobs_per_second_async=fact("jobs/s"),
 )
 def sleepers(ground, sizes):
-    from .tasks import adoze, anap, doze
+    from .tasks import adoze, anap, doze, noop
 
+    ground.clear()
+    _, cpu = drain(ground, noop, sizes.jobs)
+    ideal = 64 / 0.01
+    bare_ = bare(64, 0.01, cpu, sizes.jobs)
     ground.clear()
     threads, _ = drain(ground, doze, sizes.jobs, "--threads", "64")
     ground.clear()
@@ -22,9 +32,20 @@ def sleepers(ground, sizes):
     ground.clear()
     naps, _ = drain(ground, anap, sizes.jobs, "--threads", "1")
     return {
-        "threads_64_of_10_ms": threads / (64 / 0.01),
+        "threads_64_of_10_ms": threads / ideal,
+        "bare_threads_64_of_10_ms": bare_ / ideal,
+        "worker_cpu": cpu * 1e6,
         "async_256_of_10_ms": coroutines / (256 / 0.01),
         "async_256_of_100_ms": naps / (256 / 0.1),
         "jobs_per_second_threads": threads,
         "jobs_per_second_async": coroutines,
     }
+
+
+def bare(threads, sleep, compute, runs):
+    """Runs a second of a bare program whose threads compute as long as a job costs a worker."""
+    command = [sys.executable, "-m", "tests.benchmarks.bare"]
+    told = [str(value) for value in (threads, sleep, compute, runs)]
+    return float(
+        subprocess.run([*command, *told], cwd=ROOT, stdout=subprocess.PIPE, check=True).stdout
+    )

@@ -226,8 +226,13 @@ GUARDS = [
     ),
     guard(
         "prepared-in-a-transaction",
-        Change(PREPARED, "or is_in_transaction(connection.alias)", ""),
+        Change(PREPARED, "or has_transaction(connection)", ""),
         red=[f"{ONCE}::test_inside_a_transaction_nothing_is_prepared"],
+    ),
+    guard(
+        "prepared-for-whatever-jobs-share",
+        Change(PREPARED, "key = sql, *alike", "key = sql"),
+        red=[f"{ONCE}::test_calls_that_differ_in_it_keep_apart"],
     ),
     guard(
         "prepared-for-the-table-as-it-is",

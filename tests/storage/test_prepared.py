@@ -11,8 +11,8 @@ import pytest
 from django.core.management import call_command
 from django.db import connection, connections, transaction
 
-from taskharbor_django.drivers import DatabaseDriver, JobRecord, Outcome
-from taskharbor_django.drivers.prepared import FOR_ANY_TABLE, MOST, OFTEN
+from taskharbor_django.drivers import DatabaseDriver, JobRecord, Outcome, prepared
+from taskharbor_django.drivers.prepared import COUNTED, FOR_ANY_TABLE, MOST, OFTEN
 from taskharbor_django.exceptions import DuplicateJob
 from taskharbor_django.lifecycle import OutcomeKind
 from taskharbor_django.models import Job
@@ -329,3 +329,42 @@ def test_a_session_that_forgot_it_is_sent_it_in_full(driver):
     first, second, *_ = inserted(driver, 3)
     assert first.startswith("EXECUTE")
     assert second.startswith("INSERT")
+
+
+def test_what_jobs_have_in_common_is_no_parameter_of_it(driver):
+    inserted(driver, OFTEN + 1)
+    ((types,),) = execute(KEPT.replace("name, statement", "parameter_types::text"))
+    assert types == "{uuid,bytea,bigint}"
+
+
+def test_what_is_written_into_it_comes_back_as_it_was(driver):
+    """Signs that psycopg, PREPARE or a cursor read as something else."""
+    odd = "100 %s of 'it'; \\ $1 \"%(id)s\" %%"
+    records = [
+        JobRecord(task=odd, payload=b"%s \x00 '\\", correlation_id=odd, max_attempts=3)
+        for _ in range(OFTEN + 2)
+    ]
+    sent = statements(lambda: [driver.enqueue(record) for record in records])
+    assert [sql.split()[0] for sql, _ in sent[-2:]] == ["PREPARE", "EXECUTE"]
+    stored = Job.objects.values_list("task", "correlation_id", "max_attempts", "payload")
+    assert {(*row[:3], bytes(row[3])) for row in stored} == {(odd, odd, 3, b"%s \x00 '\\")}
+    assert stored.count() == len(records)
+
+
+def test_calls_that_differ_in_it_keep_apart(driver):
+    """The same statement, but for what is written into it."""
+    wanted = {}
+    for _ in range(OFTEN + 2):
+        for seconds in (60, 600):
+            record = JobRecord(task="t", delay=timedelta(seconds=seconds))
+            wanted[driver.enqueue(record)] = timedelta(seconds=seconds)
+    found = {job.id: job.run_at - job.created_at for job in Job.objects.all()}
+    assert found == wanted
+    assert len(execute(KEPT)) == 2
+
+
+def test_what_differs_each_time_is_not_remembered_without_end(driver):
+    for number in range(COUNTED + 10):
+        driver.enqueue(JobRecord(task="t", delay=timedelta(seconds=number + 1)))
+    assert len(prepared._inserts[connection.connection]) <= COUNTED + 1
+    assert runs() == []
