@@ -79,7 +79,11 @@ Cell = tuple[str, str, tuple[Any, ...]]  # field, SQL, parameters
 
 
 class Insert(NamedTuple):
-    """The INSERT of one job: a job's own parameters, and behind them those of all made alike."""
+    """
+    The INSERT of one job: its own parameters, and behind them what it shares with others.
+
+    Those of a job that shares nothing are all its own.
+    """
 
     sql: str
     own: Sequence[Any]
@@ -177,10 +181,9 @@ def statement(record: JobRecord, using: str, connection: Any) -> Insert:
     names, values, _ = zip(*made, strict=True)
     sql = _one(using, connection.vendor, names, values)
     parameters = [value for cell in made for value in cell[2]]
-    own, alike = parameters[: len(_OWN) + 1], tuple(parameters[len(_OWN) + 1 :])
     if record.created_at is None and connection.vendor in SERVER_CLOCKS:
-        record.kin[using] = sql, alike
-    return Insert(sql, own, alike)
+        record.kin[using] = sql, tuple(parameters[len(_OWN) + 1 :])
+    return Insert(sql, parameters, ())
 
 
 def _own(record: JobRecord, connection: Any) -> Sequence[Any]:

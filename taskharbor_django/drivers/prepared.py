@@ -18,6 +18,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -46,10 +47,18 @@ _REFUSALS = frozenset({"26000", "42P05", "0A000"})
 
 _PLACE = re.compile(r"%\((\w+)\)s")
 
-# What each session of this process was told to prepare, and of its INSERTs how often each was sent
-# in full, or the texts that prepare and execute it.
+# What each session of this process was told to prepare, and which INSERTs it has sent.
 _told: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
-_inserts: WeakKeyDictionary[Any, dict[Any, int | tuple[str, str]]] = WeakKeyDictionary()
+_inserts: WeakKeyDictionary[Any, dict[Any, _Sent]] = WeakKeyDictionary()
+
+
+@dataclass(slots=True)
+class _Sent:
+    """An INSERT that a session sends: how often until now, and then the texts that prepare it."""
+
+    alike: Sequence[Any]
+    times: int = 0
+    texts: tuple[str, str] | None = None
 
 
 class Prepared:
@@ -67,9 +76,10 @@ class Prepared:
 
     def insert(self, cursor: Any, sql: str, own: Sequence[Any], alike: Sequence[Any]) -> None:
         """
-        Execute with the job's own parameters and, behind those, what jobs like it share.
+        Execute with the job's own parameters and, behind those, what all made alike share.
 
-        From the sixth time on that a session sends it, prepared with what they share in it.
+        From the sixth time on that a session sends it, prepared with what they share in it. They
+        share one tuple: values that are equal may still be written otherwise, as a `fold` is.
         """
         text = _insert_text(cursor, sql, len(own), alike) if self._can(cursor.db) else None
         if text is None or not self._send(cursor, text, own):
@@ -94,16 +104,17 @@ class Prepared:
 
 def _insert_text(cursor: Any, sql: str, own: int, alike: Sequence[Any]) -> str | None:
     known = _inserts.setdefault(cursor.db.connection, {})
-    key = sql, *alike
-    found = known.get(key, 0)
-    if isinstance(found, int):
-        if len(known) > COUNTED:
+    key = id(alike) if alike else sql  # kept beside it, so nothing else gets that id
+    sent = known.get(key)
+    if sent is None:
+        if len(known) == COUNTED:
             known.clear()
-        if found < OFTEN:
-            known[key] = found + 1
-            return None
-        found = known[key] = _prepared_insert(cursor, sql, own, alike)
-    return _text(cursor.db, *found)
+        sent = known[key] = _Sent(alike)
+    sent.times += 1
+    if sent.times <= OFTEN:
+        return None
+    sent.texts = sent.texts or _prepared_insert(cursor, sql, own, alike)
+    return _text(cursor.db, *sent.texts)
 
 
 def _text(connection: Any, prepare: str, execute: str) -> str | None:

@@ -62,9 +62,10 @@ def is_in_transaction(using: str) -> bool:
 
 def has_transaction(connection: Any) -> bool:
     """The same of a connection."""
-    if connection.in_atomic_block or connection.connection is None:
-        return bool(connection.in_atomic_block or not connection.get_autocommit())
-    # The attribute: get_autocommit() first looks whether it has to connect, at each enqueue.
+    if connection.in_atomic_block:
+        return True
+    if connection.connection is None:
+        connection.ensure_connection()
     return not connection.autocommit
 
 

@@ -1,6 +1,8 @@
 """
 What Python alone does with many threads that sleep and compute in turn: no queue, no database.
 
+To compare with, and no limit: all of the computing holds the interpreter, of a worker's not all.
+
 `python -m tests.benchmarks.bare THREADS SLEEP COMPUTE RUNS`, with times in seconds, prints how many
 runs that makes in a second.
 """

@@ -47,7 +47,7 @@ def enqueue_some(task):
 
 
 def execute_by_django(sql, parameters):
-    """The same INSERT on Django's own cursor: what no enqueue through Django can go below."""
+    """The same INSERT on Django's own cursor, which prepares nothing."""
     from django.db import connection
 
     with connection.cursor() as cursor:

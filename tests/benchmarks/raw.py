@@ -62,7 +62,7 @@ UPDATE taskharbor_job j SET state = 'done', started_at = %(now)s, finished_at = 
 FROM held WHERE j.id = held.id
 """
 
-# The same ack for jobs that nobody wants to keep.
+# SETTLE for jobs that nobody wants to keep.
 SETTLE_UNKEPT = f"""
 {SETTLE[: SETTLE.index("UPDATE taskharbor_job")]}
 DELETE FROM taskharbor_job j USING held WHERE j.id = held.id

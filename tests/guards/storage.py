@@ -231,7 +231,7 @@ GUARDS = [
     ),
     guard(
         "prepared-for-whatever-jobs-share",
-        Change(PREPARED, "key = sql, *alike", "key = sql"),
+        Change(PREPARED, "key = id(alike) if alike else sql", "key = sql"),
         red=[f"{ONCE}::test_calls_that_differ_in_it_keep_apart"],
     ),
     guard(

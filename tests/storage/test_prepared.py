@@ -2,8 +2,9 @@
 
 import json
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from uuid import uuid4
+from zoneinfo import ZoneInfo
 
 import environ
 import psycopg
@@ -331,8 +332,16 @@ def test_a_session_that_forgot_it_is_sent_it_in_full(driver):
     assert second.startswith("INSERT")
 
 
+def alike(times, **facts):
+    """Records that are made alike, as those of a task are."""
+    record = JobRecord(**facts)
+    record.validate()
+    return [record, *(record.alike(record.payload) for _ in range(times - 1))]
+
+
 def test_what_jobs_have_in_common_is_no_parameter_of_it(driver):
-    inserted(driver, OFTEN + 1)
+    for record in alike(OFTEN + 2, task="t"):
+        driver.enqueue(record)
     ((types,),) = execute(KEPT.replace("name, statement", "parameter_types::text"))
     assert types == "{uuid,bytea,bigint}"
 
@@ -340,31 +349,36 @@ def test_what_jobs_have_in_common_is_no_parameter_of_it(driver):
 def test_what_is_written_into_it_comes_back_as_it_was(driver):
     """Signs that psycopg, PREPARE or a cursor read as something else."""
     odd = "100 %s of 'it'; \\ $1 \"%(id)s\" %%"
-    records = [
-        JobRecord(task=odd, payload=b"%s \x00 '\\", correlation_id=odd, max_attempts=3)
-        for _ in range(OFTEN + 2)
-    ]
+    payload, tags = b"%s \x00 '\\", {odd: odd}
+    facts = {"correlation_id": odd, "max_attempts": 3, "tags": tags}
+    records = alike(OFTEN + 3, task=odd, payload=payload, **facts)
     sent = statements(lambda: [driver.enqueue(record) for record in records])
     assert [sql.split()[0] for sql, _ in sent[-2:]] == ["PREPARE", "EXECUTE"]
-    stored = Job.objects.values_list("task", "correlation_id", "max_attempts", "payload")
-    assert {(*row[:3], bytes(row[3])) for row in stored} == {(odd, odd, 3, b"%s \x00 '\\")}
-    assert stored.count() == len(records)
+    stored = list(Job.objects.values_list("task", "correlation_id", "max_attempts", "tags"))
+    assert stored == [(odd, odd, 3, tags)] * len(records)
+    assert {bytes(job.payload) for job in Job.objects.all()} == {payload}
 
 
 def test_calls_that_differ_in_it_keep_apart(driver):
     """The same statement, but for what is written into it."""
+    night = datetime(2026, 10, 25, 2, 30, tzinfo=ZoneInfo("Europe/Berlin"))
     wanted = {}
-    for _ in range(OFTEN + 2):
-        for seconds in (60, 600):
-            record = JobRecord(task="t", delay=timedelta(seconds=seconds))
-            wanted[driver.enqueue(record)] = timedelta(seconds=seconds)
-    found = {job.id: job.run_at - job.created_at for job in Job.objects.all()}
-    assert found == wanted
+    for run_at in (night, night.replace(fold=1)):  # equal for Python, and an hour apart
+        for record in alike(OFTEN + 3, task="t", run_at=run_at):
+            wanted[driver.enqueue(record)] = run_at.astimezone(UTC)
+    assert {job.id: job.run_at for job in Job.objects.all()} == wanted
     assert len(execute(KEPT)) == 2
 
 
-def test_what_differs_each_time_is_not_remembered_without_end(driver):
-    for number in range(COUNTED + 10):
-        driver.enqueue(JobRecord(task="t", delay=timedelta(seconds=number + 1)))
-    assert len(prepared._inserts[connection.connection]) <= COUNTED + 1
-    assert runs() == []
+def test_jobs_that_share_nothing_but_their_columns_share_it_too(driver):
+    for number in range(OFTEN + 2):
+        driver.enqueue(JobRecord(task="t", tags={"n": str(number)}, checkpoint=bytearray(b"x")))
+    assert len(execute(KEPT)) == 1
+
+
+def test_what_a_session_sends_now_and_then_is_not_remembered_without_end(driver):
+    for _ in range(COUNTED + 10):
+        for record in alike(2, task="t"):
+            driver.enqueue(record)
+    assert len(prepared._inserts[connection.connection]) <= COUNTED
+    assert len(execute(KEPT)) == 1
