@@ -43,11 +43,15 @@ def outcomes_wanted() -> bool:
 
 def tell_settled(driver: DatabaseDriver, settled: Sequence[Settled], *, now: datetime) -> None:
     """Tell of outcomes that were stored at that time."""
-    if not outcomes_wanted():
-        return
+    if outcomes_wanted():
+        tell(moves_of(driver, settled, now=now))
+
+
+def moves_of(driver: DatabaseDriver, settled: Sequence[Settled], *, now: datetime) -> list[Move]:
+    """What these outcomes have made of their jobs; the database is asked about those given back."""
     given_back = [it.outcome.job_id for it in settled if _verb(it.outcome) in _GIVEN_BACK]
     cancelled = _cancelled(driver, given_back) if given_back else set()
-    tell(_move(driver.using, it, it.outcome.job_id in cancelled, now) for it in settled)
+    return [_move(driver.using, it, it.outcome.job_id in cancelled, now) for it in settled]
 
 
 def _verb(outcome: Outcome) -> Verb:

@@ -9,20 +9,22 @@ and the log says how much.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from django.db import Error as DatabaseTrouble
 from django.db import connections as django_connections
 
 from .. import signals
 from ..drivers import DatabaseDriver
 from ..lifecycle import JobState, Verb
-from ..operations.telling import Settled, outcomes_wanted, tell_settled
+from ..operations.telling import Settled, moves_of, outcomes_wanted
 from ..signals import Move
 from . import connections
 from .errands import Errands
-from .trouble import tell_fault
+from .trouble import Trouble, disconnect, tell_fault
 
 if TYPE_CHECKING:
     from .completer import Finished
@@ -36,13 +38,29 @@ class Announcer:
         self._driver = driver
         self._worker = worker
         self._errands = Errands("taskharbor-announcer", on_left_out=_tell_left_out)
+        self._trouble = Trouble("signals")
+        self._closing = threading.Event()
 
     # -- from the other threads ------------------------------------------------------------------
 
     def settled(self, finished: Sequence[Finished], *, now: datetime) -> None:
         if finished and outcomes_wanted():
             pairs = [Settled(it.reservation, outcome, it.error) for it, outcome in finished]
-            self._put(lambda: tell_settled(self._driver, pairs, now=now), len(pairs))
+            self._put(lambda: signals.tell(self._moves_of(pairs, now)), len(pairs))
+
+    def _moves_of(self, pairs: Sequence[Settled], now: datetime) -> list[Move]:
+        """Ask what became of them, again while the database is away: who listens waits, too."""
+        while True:
+            try:
+                moves = moves_of(self._driver, pairs, now=now)
+            except DatabaseTrouble as error:
+                disconnect(self._driver.using)
+                if self._closing.wait(self._trouble.began(error)):
+                    _tell_left_out(len(pairs))
+                    return []
+            else:
+                self._trouble.ended()
+                return moves
 
     def reserved(self, taken: Sequence[Running]) -> None:
         if signals.reserved.wanted:
@@ -69,7 +87,8 @@ class Announcer:
             logger.warning("receivers of signals are too slow: some are not called any more")
 
     def close(self, patience: float) -> None:
-        """Send what waits, as far as receivers let it."""
+        """Send what waits, as far as receivers and the database let it."""
+        self._closing.set()
         self._errands.close(patience)
 
 

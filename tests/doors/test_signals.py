@@ -4,9 +4,10 @@ import threading
 import time
 from datetime import timedelta
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
-from django.db import connection, transaction
+from django.db import OperationalError, connection, transaction
 
 from taskharbor_django import (
     JobHandle,
@@ -24,12 +25,12 @@ from taskharbor_django import (
 from taskharbor_django.drivers import FailureUpdate, JobRecord
 from taskharbor_django.lifecycle import OutcomeKind, Verb
 from taskharbor_django.models import Job
-from taskharbor_django.operations import decide
+from taskharbor_django.operations import decide, telling
 from taskharbor_django.operations.expire import expire
 from taskharbor_django.operations.storage import driver_for
 from taskharbor_django.operations.telling import Settled, tell_settled
 from taskharbor_django.signals import SIGNALS
-from taskharbor_django.worker import announcer, errands
+from taskharbor_django.worker import announcer, errands, trouble
 from tests.operations import Statements, hold, undone
 from tests.testapp import worker_tasks, workflow_tasks
 from tests.testapp.tasks import add, stumble
@@ -429,3 +430,50 @@ def test_signals_that_cannot_be_sent_do_not_end_the_thread(caplog, error):
     assert told == ["after it"]
     assert "signals could not be sent" in caplog.text
     announcer.Announcer(driver_for("default"), "w").close(30)
+
+
+@pytest.fixture
+def away(monkeypatch):
+    """How often the database is away when it is asked what became of jobs."""
+    monkeypatch.setattr(trouble, "FIRST_PAUSE", 0.01)
+    away = SimpleNamespace(times=0, asked=threading.Event())
+
+    def moves_of(*args, **kwargs):
+        if away.times:
+            away.times -= 1
+            away.asked.set()
+            raise OperationalError("the server closed the connection")
+        return telling.moves_of(*args, **kwargs)
+
+    monkeypatch.setattr(announcer, "moves_of", moves_of)
+    return away
+
+
+def retried():
+    """A job that was given back, as the worker knows it."""
+    held = hold(add.enqueue(1))
+    update = FailureUpdate(attempts=1, run_at=driver_for("default").now())
+    running = SimpleNamespace(reservation=held, error=None)
+    return running, decide.outcome(OutcomeKind.RETRY, held, update=update)
+
+
+def test_a_database_that_is_away_keeps_no_signal_from_being_sent(heard, away, caplog):
+    caplog.set_level("INFO")
+    away.times, line = 3, announcer.Announcer(driver_for("default"), "w")
+    line.settled([retried()], now=driver_for("default").now())
+    until(lambda: heard and heard[-1] == ("retry", "ready"))
+    line.close(30)
+    told = [each.getMessage() for each in caplog.records if "signals:" in each.getMessage()]
+    assert [text.partition(", ")[0] for text in told] == [
+        "signals: the database cannot be used",
+        "signals: the database is back",
+    ]
+
+
+def test_a_worker_that_ends_does_not_wait_for_a_database_to_send_signals(heard, away, caplog):
+    away.times, line = 10**9, announcer.Announcer(driver_for("default"), "w")
+    line.settled([retried()], now=driver_for("default").now())
+    assert away.asked.wait(30)
+    line.close(30)
+    assert not any(verb == "retry" for verb, _ in heard)
+    assert "receivers were not called for 1 moves" in caplog.text
