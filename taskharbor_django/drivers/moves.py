@@ -79,6 +79,8 @@ def was_applied(held: Held | None, attempt: str | None, outcome: Outcome) -> boo
         # A late ack of a run whose failure was stored is no repeat of that.
         failed_ack = outcome.kind == OutcomeKind.ACK and attempt == AttemptEnd.FAILED
         return attempt != AttemptEnd.LOST and not failed_ack
+    if outcome.kind == OutcomeKind.RETRY:
+        return False  # it would have left an attempt: somebody else has ended the job
     if outcome.kind in _ENDS_BY_TOKEN:
         return held.state == _ENDS_BY_TOKEN[outcome.kind] and held.lease == outcome.token
     return held.state != JobState.INFLIGHT and held.lease_version == outcome.version
