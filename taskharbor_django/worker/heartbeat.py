@@ -131,7 +131,7 @@ class Heartbeat(threading.Thread):
                 self._holdings.emptied_still(emptied)
                 raise
             self._read_notices(tokens + emptied)
-        self._ask_for_doubtful(sent)
+        self._ask_for_doubtful()
         # Not after one that a doubt called for: a reserve that fails would call itself that way.
         if sent >= self._tell_at:
             self._tell_at = sent + self._interval
@@ -164,11 +164,13 @@ class Heartbeat(threading.Thread):
         if notices:
             remove_notices(self._driver, [notice[0] for notice in notices])
 
-    def _ask_for_doubtful(self, sent: float) -> None:
+    def _ask_for_doubtful(self) -> None:
         for token, until in list(self._doubtful.items()):
+            asked = steady()  # not when the beat began: on a bad line that was long ago
             found = self._driver.held(token, now=self._clock.now())
             if found:
-                self._on_found(found, sent)
+                self._on_found(found, asked)
+                self._now.set()  # much of their lease is over, and the next beat is a while away
             if found or until <= steady():
                 del self._doubtful[token]
 

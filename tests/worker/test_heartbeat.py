@@ -7,6 +7,7 @@ from uuid import uuid4
 import pytest
 from django.db import OperationalError
 
+from taskharbor_django.clock import steady
 from taskharbor_django.worker.heartbeat import LAST_BEATS, Heartbeat
 from taskharbor_django.worker.lines import Lines
 
@@ -134,7 +135,36 @@ def test_what_a_reserve_had_taken_is_asked_for_until_it_is_taken_on(holdings, cl
     heartbeat._clock = clock
     heartbeat.doubt(uuid4())
     with pytest.raises(RuntimeError):
-        heartbeat._ask_for_doubtful(0.0)
-    heartbeat._ask_for_doubtful(0.0)
-    heartbeat._ask_for_doubtful(0.0)
+        heartbeat._ask_for_doubtful()
+    heartbeat._ask_for_doubtful()
+    heartbeat._ask_for_doubtful()
     assert taken == [found, found]
+
+
+def test_what_a_reserve_had_taken_is_held_from_the_question_on_and_renewed_at_once(holdings, clock):
+    """The beat may have begun long before, on a bad line; and much of the lease is over."""
+    measured, taken = [], []
+    clock.measure = lambda: measured.append(steady())
+
+    class Knowing(Silent):
+        def held(self, _token, *, now):
+            return [reservation()]
+
+    heartbeat = Heartbeat(
+        Knowing(),
+        holdings,
+        clock,
+        lease=LEASE,
+        interval=timedelta(seconds=10),
+        lines=Lines("default"),
+        on_beat=lambda: None,
+        on_found=lambda _, since: taken.append(since),
+    )
+    heartbeat.doubt(uuid4())
+    heartbeat._now.clear()
+    heartbeat.beat()
+    assert taken[0] > measured[0]
+    assert heartbeat._now.is_set()
+    heartbeat._now.clear()
+    heartbeat.beat()
+    assert not heartbeat._now.is_set()
