@@ -10,7 +10,7 @@ from taskharbor_django.operations.schedules import create_schedule, pause_schedu
 from taskharbor_django.payload import encode_call
 from taskharbor_django.schedules import declare
 from tests.factories import utcnow
-from tests.testapp.tasks import add
+from tests.testapp.tasks import add, echo
 
 from . import url
 
@@ -190,3 +190,19 @@ class TestChanging:
 
     def test_one_that_is_gone(self, operator):
         assert operator.get(url("schedule_edit", 999_999)).status_code == 404
+
+
+def test_no_page_shows_a_secret_among_its_arguments(operator):
+    kwargs = {"to": "ada", "login": {"password": "hunter2"}}
+    schedule = create_schedule(declare("login", echo.name, kwargs=kwargs, cron="30 4 * * *"))
+    ran = operator.post(url("schedule_ask", schedule.pk, "run"), follow=True)
+    pages = [url("schedule_changelist"), url("schedule_history", schedule.pk)]
+    pages += [url("schedule_change", schedule.pk), url("job_changelist", state="ready")]
+    for answer in (ran, *(operator.get(page, follow=True) for page in pages)):
+        assert answer.status_code == 200
+        assert "hunter2" not in answer.content.decode()
+    page = operator.get(url("job_change", Job.objects.get(schedule=schedule.pk).pk))
+    assert "ada" in page.content.decode()
+    assert "••••••" in page.content.decode()
+    assert "hunter2" not in page.content.decode()
+    assert "hunter2" not in str(LogEntry.objects.values_list())

@@ -101,3 +101,22 @@ def until(condition):
     while not condition():
         assert monotonic() < deadline, "it never came to that"
         pause.wait(0.005)
+
+
+# Each means something to some database, shell, template, terminal or format string, or is quoted
+# by one of them.
+ODD_NAMES = [
+    "'; DROP TABLE taskharbor_job; --",
+    "' OR '1'='1",
+    '"quoted" `back` [ed]',
+    "100 % %s %(id)s %%",
+    "a;b",
+    "\\",
+    "a\\' \\n",
+    "any_%",
+    "{0} {{ 7*7 }} $1 ${HOME} :name ?",
+    "two\nlines\tand \x1b[2Jmore",
+    "<script>alert(1)</script>",
+    "é☃ 🚢",
+]
+UNSTORABLE_NAMES = ["a\0b", "\ud800"]

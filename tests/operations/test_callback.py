@@ -1,12 +1,13 @@
 """The end of a job and the delivery of its callback are stored together."""
 
+import re
 from dataclasses import replace
 from datetime import datetime, timedelta
 
 import pytest
 
 from taskharbor_django import bury, cancel, discard, registry, update
-from taskharbor_django.exceptions import InvalidJob
+from taskharbor_django.exceptions import InvalidJob, PermanentError
 from taskharbor_django.lifecycle import DeadReason, OutcomeKind
 from taskharbor_django.models import Job
 from taskharbor_django.operations import callback, decide
@@ -20,6 +21,10 @@ from . import LEASE, Statements, hold, undone
 pytestmark = pytest.mark.django_db
 
 URL = "https://hooks.example.com/done?order=7"
+TOLD = {
+    *("job", "task", "queue", "state", "attempts", "correlation_id"),
+    *("created_at", "finished_at", "failure_category", "failure_code"),
+}
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +66,25 @@ def test_an_ack_enqueues_the_delivery():
     facts = told()
     assert (facts["job"], facts["task"], facts["state"]) == (str(handle.id), add.name, "done")
     assert datetime.fromisoformat(facts["finished_at"]) == handle.refresh().finished_at
-    assert not {"payload", "result", "last_error"} & facts.keys()
+    assert facts.keys() == TOLD
+
+
+@pytest.mark.parametrize("state", ["done", "dead"])
+def test_a_receiver_is_told_these_facts_and_no_others(state):
+    handle = ask(tags={"who": "in-a-tag"}, idempotency_key="in-a-key", max_attempts=1)
+    driver, held = driver_for("default"), hold(handle)
+    outcome = replace(decide.outcome(OutcomeKind.ACK, held), result=b'"in-a-result"')
+    if state == "dead":
+        error = PermanentError("in-an-error", code="refused")
+        outcome = decide.outcome_of(error, held, None, now=driver.now())
+    assert driver.settle([outcome], now=driver.now()) == []
+    facts = told()
+    assert facts.keys() == TOLD
+    assert (facts["state"], facts["failure_code"]) == (state, "refused" * (state == "dead"))
+    (job,) = deliveries()
+    assert not job.tags
+    stored = [str(value) for value in Job.objects.filter(pk=job.pk).values_list().get()]
+    assert not re.search(r"in-an?-", " ".join([*stored, str(bytes(job.payload))]))
 
 
 def test_so_does_a_burial():

@@ -474,6 +474,19 @@ class TestSchedules:
         assert told("schedules", "run-now", "mine", code=1)["created"] is False
         assert refused("schedules", "pause", "nobodys").returncode == 1
 
+    @pytest.mark.parametrize("form", [(), ("--json",)], ids=["people", "programs"])
+    def test_their_secrets_are_shown_as_little_as_those_of_jobs(self, form):
+        kwargs = {"to": "ada", "login": {"password": "hunter2"}}
+        create_schedule(declare("login", echo.name, kwargs=kwargs, fixed_rate=HOUR))
+        asked = [("schedules", *verb) for verb in ((), ("next", "login"), ("run-now", "login"))]
+        for line in (*asked, ("list", "--schedule", "login")):
+            code, text = run(*line, *form)
+            assert (code, "hunter2" in text) == (0, False), line
+        _, text = run("inspect", Job.objects.get().pk, *form)
+        assert "ada" in text
+        assert "••••••" in text
+        assert "hunter2" not in text
+
 
 class TestWorkflow:
     def test_it_is_shown_cancelled_and_resumed(self):
