@@ -13,8 +13,9 @@ from tests.process.harbor import here
 from tests.process.harness import Processes, wait_until
 from tests.servers import Proxy
 from tests.testapp import fault_tasks as tasks
+from tests.testapp.models import Move
 
-from .crew import LEASE, MARGIN, POLL, Crew
+from .crew import LEASE, Crew
 from .history import ENDED, noted
 
 # A worker that is told nothing waits for half a second at least, and each part counts for itself.
@@ -36,10 +37,22 @@ class Harbor(Crew):
         super().__init__(started, path)
         self.server = server
         self.proxy = proxy
+        self._own = {}  # worker -> the queue that it alone serves
 
     def start(self, *arguments, **options):
         options.setdefault("DATABASE_URL", f"{self.proxy.url(self.server.url)}?{SESSIONS}")
         return super().start(*arguments, **options)
+
+    def start_several(self, number, **options):
+        """Start so many; each has a queue of its own beside the one of all."""
+        queues = [f"own-{len(self._workers) + turn}" for turn in range(number)]
+        workers = [self.start(queue=f"{queue},default", **options) for queue in queues]
+        self._own.update(zip(workers, queues, strict=True))
+        return workers
+
+    def ready(self, number, **options):
+        """Start so many, and wait until what happens next happens to each of them."""
+        return [worker.ready() for worker in self.start_several(number, **options)]
 
     def restart(self, mode):
         connection.close()  # this process's own session would not survive it either
@@ -53,21 +66,48 @@ class Harbor(Crew):
     def load(self, pace=20, **options):
         return Load(self.history, pace=pace, **options)
 
-    def recovery(self, since):
-        """Wait until a job has come to its end; return how many seconds after `since` that was."""
+    def goes_on(self):
+        """Wait until a job comes to its end, whoever does it; return how many seconds that took."""
+        since = time.time()
 
         def first():
             return next((line.at for line in self.history.lines("END") if line.at > since), None)
 
-        return round(wait_until(first, what="an end after the fault") - since, 2)
+        return round(wait_until(first, what="the end of a job") - since, 2)
 
-    def recovers(self, since, *jobs, lease=LEASE):
-        """The same, and it has to be in time; of jobs that are known to be lost, that others do."""
+    def recovers(self, since, *jobs, lease=LEASE, task=patient):
+        """
+        See that work goes on in time after the fault was over; return after how many seconds.
+
+        Jobs that are known to be lost are reserved by others. Without any, each worker that is
+        alive ends one: of its own queue, or one of them could do the work of all.
+        """
         if jobs:
             return self.taken_over(*jobs, since=since, lease=lease)
-        took = self.recovery(since)
-        assert took <= lease + POLL + MARGIN, f"{took} s, with a lease of {lease} s"
-        return took
+        workers = self.working
+        queues = [self._own[worker] for worker in workers] if len(workers) > 1 else ["default"]
+        for queue in queues:
+            self._insist(task, queue)
+        return self.works_again(*workers, since=since, lease=lease)
+
+    def _insist(self, task, queue):
+        """Enqueue; a session that still is as the fault has left it may be refused."""
+
+        def enqueued():
+            try:
+                return self.enqueue(task, queue=queue)
+            except PASSING:
+                connection.close()
+                return None
+
+        return wait_until(enqueued, what="an enqueue")
+
+    def forget(self, jobs):
+        """Leave out of the history what has ended well and signs nothing: it would be missed."""
+        ids = {job.id for job in jobs}
+        Job.objects.filter(pk__in=ids).delete()
+        Move.objects.filter(job__in=ids).delete()
+        self.history.enqueued -= ids
 
     def drained(self, *, timeout=180):
         """Wait until no job waits or runs, and see that all came to a good end."""

@@ -20,6 +20,8 @@ from uuid import UUID
 from django.db import connection
 
 from taskharbor_django.models import Attempt, DeadLetter, Dependency, Job, Lease
+from taskharbor_django.payload import decode_value
+from tests.testapp import fault_tasks as tasks
 from tests.testapp.models import Move, Trail
 
 ENDED = frozenset({"done", "dead", "cancelled"})
@@ -28,6 +30,20 @@ ENDED = frozenset({"done", "dead", "cancelled"})
 SLACK = 0.2
 # Between the last line of a handler and the change of its row there is one clock, read twice.
 ONE_CLOCK = 0.1
+# What these return is the number of the run whose word it is.
+RETURN_FENCE = frozenset(
+    task.name
+    for task in (
+        tasks.touch,
+        tasks.atouch,
+        tasks.touch_apart,
+        tasks.hold,
+        tasks.ahold,
+        tasks.hold_apart,
+        tasks.linger,
+        tasks.book,
+    )
+)
 
 
 # -- the facts -----------------------------------------------------------------------------------
@@ -74,6 +90,9 @@ class Final:
     executions: int = 0
     attempts: int = 0
     losses: int = 0
+    max_attempts: int = 0  # 0: without a limit of its own
+    returned: int | None = None  # the number of the run whose result is stored
+    reason: str = ""  # that of its open dead letter
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +108,7 @@ class Facts:
     enqueued: set[UUID] = field(default_factory=set)
     rolled_back: set[UUID] = field(default_factory=set)
     dependents: set[UUID] = field(default_factory=set)
+    left_alone: set[UUID] = field(default_factory=set)  # nobody but workers may end these
     jobs: dict[UUID, Final] = field(default_factory=dict)
     steps: dict[UUID, list[Step]] = field(default_factory=lambda: defaultdict(list))
     lines: dict[UUID, list[Line]] = field(default_factory=lambda: defaultdict(list))
@@ -133,6 +153,8 @@ RECORDED = {
     "last loss": "lost",
 }
 LOST = frozenset({"loss", "last loss"})
+# What only the holder of a valid lease can say.
+SETTLED = frozenset({"ack", "retry", "last retry", "fail", "release", "return"})
 
 
 # What people, workflows and lifetimes make of a job, without touching what it was charged.
@@ -186,6 +208,8 @@ def violations(
     operators: bool = False,
     signed: bool = True,
     slack: float = SLACK,
+    in_line: float = 0.0,
+    most_losses: int | None = None,
 ) -> list[str]:
     """
     Everything that must not have happened; the jobs in `waiting` need not have ended.
@@ -193,7 +217,9 @@ def violations(
     A process that was stopped between its last look at the lease and the first line of a handler
     begins it when it goes on. Nothing prevents that, but its run may not count. With `operators`,
     people have cancelled, requeued and discarded, lifetimes have run out, workflows gone on.
-    Where no handler ran, nothing was `signed`. Clocks agree within `slack` seconds.
+    Where no handler ran, nothing was `signed`. Clocks agree within `slack` seconds; between the
+    instant for which a worker settles and the change of the row it may stand `in_line`, behind a
+    lock, for so many. A job may lose `most_losses` leases.
     """
     found = [f"there is still a lease ({facts.leases})"] if facts.leases else []
     found += [f"there is still a process: {process}" for process in facts.processes]
@@ -206,10 +232,13 @@ def violations(
             *_illegal_steps(facts, job, operators=operators),
             *_ends(facts, job, operators=operators),
             *_numbers(facts, job, operators=operators),
+            *_limits(facts, job, most_losses),
+            *_settled_late(facts.steps[job], slack + in_line, stopped_anywhere=stopped_anywhere),
             *_losses(facts.steps[job], slack),
             *_holders(facts.steps[job], slack),
             *_order(facts, job, stopped_anywhere=stopped_anywhere),
             *(_signatures(facts, job, slack) if signed else ()),
+            *_results(facts, job),
             *_overlaps(facts, job),
             *_rows(facts, job),
         ]
@@ -244,9 +273,14 @@ def _illegal_steps(facts, job, *, operators):
             yield f"a change from {step.before!r} came when it was {state!r}"
         known = fate(step) is not None or (step.before, step.after, *step.counts) in OTHERS
         known |= job in facts.dependents and of_dependents(step)
-        if not known and not (operators and by_others(step)):
+        known |= operators and by_others(step) and not _ends_untouched(facts, job, step)
+        if not known:
             yield f"no verb makes {step.before!r} to {step.after!r} with counts {step.counts}"
         state = step.after
+
+
+def _ends_untouched(facts, job, step):
+    return job in facts.left_alone and step.after in ENDED
 
 
 def _ends(facts, job, *, operators):
@@ -281,6 +315,36 @@ def _numbers(facts, job, *, operators):
         recorded = {fence: end for fence, end in recorded.items() if fence not in unsure}
     if recorded != expected:
         yield f"its attempts are recorded as {recorded}, and not as {expected}"
+
+
+def _limits(facts, job, most_losses):
+    """I7: nothing is tried, or taken back, more often than it may be; a dead letter says why."""
+    final = facts.jobs.get(job)
+    if final is None:
+        return
+    attempts = losses = 0
+    for step in facts.steps[job]:
+        attempts, losses = attempts + step.attempts, losses + step.losses
+        if 0 < final.max_attempts < attempts:
+            yield f"it has failed {attempts} times, and may {final.max_attempts} times"
+        if most_losses is not None and losses > most_losses:
+            yield f"it has lost {losses} leases, and may lose {most_losses}"
+        if fate(step) == "last loss" and most_losses not in (None, losses):
+            yield f"it died of {losses} lost leases, and may lose {most_losses}"
+    if final.reason == "exhausted" and final.attempts < final.max_attempts:
+        yield f"it is exhausted after {final.attempts} of {final.max_attempts} attempts"
+
+
+def _settled_late(steps, allowed, *, stopped_anywhere):
+    """I5: who settles holds a lease, and a valid one."""
+    for step in steps:
+        if fate(step) not in SETTLED:
+            continue
+        if step.held_until is None:
+            yield f"the {fate(step)} of run {step.fence} came without a lease"
+        # Who is stopped between its last word and the send of it is late, and no less right.
+        elif step.at > step.held_until + allowed and not stopped_anywhere:
+            yield f"the {fate(step)} of run {step.fence} came at {step.at}, held {step.held_until}"
 
 
 def _is_unsure(step):
@@ -367,6 +431,14 @@ def _signatures(facts, job, slack):
             yield f"its run {step.fence} was accepted and has signed {marks[step.fence]}"
         if fate(step) == "return" and marks[step.fence]:
             yield f"its run {step.fence} began, and was given back as if it had not"
+
+
+def _results(facts, job):
+    """I5: the result that is stored is that of the accepted run."""
+    final = facts.jobs.get(job)
+    accepted = [step.fence for step in facts.steps[job] if fate(step) == "ack"]
+    if final and final.returned is not None and [final.returned] != accepted[-1:]:
+        yield f"its result is that of run {final.returned}, and accepted was {accepted}"
 
 
 def _overlaps(facts, job):
@@ -484,6 +556,35 @@ def noted():
                 cursor.execute(_drop_trigger(event))
 
 
+_READ = (
+    "pk",
+    "task",
+    "state",
+    "lease_version",
+    "executions",
+    "attempts",
+    "lease_losses",
+    "max_attempts",
+    "result",
+)
+
+
+def _final(job, reason):
+    returned = None
+    if job["task"] in RETURN_FENCE and job["result"]:  # empty once it is erased
+        returned = decode_value(bytes(job["result"]))
+    return Final(
+        state=job["state"],
+        fence=job["lease_version"],
+        executions=job["executions"],
+        attempts=job["attempts"],
+        losses=job["lease_losses"],
+        max_attempts=job["max_attempts"],
+        returned=returned,
+        reason=reason,
+    )
+
+
 class History:
     """The history of the jobs of one test."""
 
@@ -491,6 +592,7 @@ class History:
         self.path = path
         self.enqueued: set[UUID] = set()
         self.rolled_back: set[UUID] = set()
+        self.left_alone: set[UUID] = set()
 
     @property
     def environment(self) -> dict[str, str]:
@@ -524,6 +626,7 @@ class History:
 
     def facts(self):
         facts = Facts(enqueued=set(self.enqueued), rolled_back=set(self.rolled_back))
+        facts.left_alone.update(self.left_alone)
         facts.leases = Lease.objects.count()
         facts.dependents.update(Dependency.objects.values_list("job", flat=True))
         for move in Move.objects.order_by("pk").values():
@@ -534,13 +637,12 @@ class History:
         for row in Trail.objects.order_by("pk").values():
             del row["id"]
             facts.rows[row["job"]][Line(**row)] += 1
-        names = ("pk", "state", "lease_version", "executions", "attempts", "lease_losses")
-        for pk, state, *numbers in Job.objects.values_list(*names):
-            counts = zip(("fence", "executions", "attempts", "losses"), numbers, strict=True)
-            facts.jobs[pk] = Final(state=state, **dict(counts))
+        letters = DeadLetter.objects.exclude(open_for=None)
+        reasons = dict(letters.values_list("open_for", "reason"))
+        for job in Job.objects.values(*_READ):
+            facts.jobs[job["pk"]] = _final(job, reasons.get(job["pk"], ""))
         for row in Attempt.objects.values_list("job", "lease_version", "end", "category"):
             facts.records[row[0]][row[1]] = Record(end=row[2], category=row[3])
-        letters = DeadLetter.objects.exclude(open_for=None)
         facts.letters.update(letters.values_list("open_for", flat=True))
         facts.processes = [f"{pid} {command}" for pid, command in self.processes().items()]
         return facts

@@ -11,6 +11,7 @@ from django.db import connection
 from tests.process.harbor import all_taken
 from tests.process.harness import kill
 
+from .clocks import CLOCKS, environment, library
 from .crew import stopped
 
 WORKERS, THREADS, LEASE = 3, 4, 3.0
@@ -18,6 +19,10 @@ WORKERS, THREADS, LEASE = 3, 4, 3.0
 TOLD, BY_FORCE = {0}, {3, -signal.SIGKILL, -signal.SIGSEGV}
 # Whoever is killed is innocent, however often it happens to the same job.
 SETTINGS = {"MAX_LEASE_LOSSES": 1000, "NOTIFY": "auto"}
+# weight of each way to start a worker
+ALONE, SUPERVISED, SHORT_LIVED, MISTIMED = "alone", "supervised", "short-lived", "mistimed"
+WAYS = {ALONE: 6, SUPERVISED: 2, SHORT_LIVED: 1, MISTIMED: 2}
+ARGUMENTS = {SUPERVISED: ["--processes", "2"], SHORT_LIVED: ["--max-jobs", "200"]}
 QUIET = (0.5, 4)  # seconds between two faults
 TERMINATE = """
     SELECT pg_terminate_backend(pid) FROM pg_stat_activity
@@ -35,7 +40,8 @@ class Chaos:
         self.did = Counter()
         self.workers, self.all, self.told = [], [], set()
         self.stopped = {}  # worker -> when it may go on
-        self.started = self.died = 0
+        self.supervisors = set()
+        self.started, self.died = Counter(), 0
 
     def run(self, seconds):
         until = time.monotonic() + seconds
@@ -79,18 +85,26 @@ class Chaos:
             self._start()
 
     def _start(self):
-        url = self.proxy.url(self.server.url)
+        (way,) = self.chance.choices(list(WAYS), list(WAYS.values()))
         worker = self.crew.start(
+            *ARGUMENTS.get(way, []),
             lease=LEASE,
             threads=THREADS,
             settings=SETTINGS,
             ends=TOLD | BY_FORCE,
             expect_trouble=True,
-            DATABASE_URL=url,
+            DATABASE_URL=self.proxy.url(self.server.url),
+            **self._clock(way),
         )
         self.workers.append(worker)
         self.all.append(worker)
-        self.started += 1
+        self.started[way] += 1
+        if way == SUPERVISED:
+            self.supervisors.add(worker)
+
+    def _clock(self, way):
+        clock, preload = self.chance.choice(list(CLOCKS.values())), library()
+        return environment(preload, clock) if preload and way == MISTIMED else {}
 
     def _bury(self, worker):
         code = worker.exit_code()
@@ -115,6 +129,17 @@ class Chaos:
     def kill_one(self):
         if worker := self._one():
             kill(worker.pid)
+
+    def kill_a_child(self):
+        """One of a supervisor's: it is replaced, and the others go on."""
+        children = [
+            child
+            for worker in self.workers
+            if worker in self.supervisors and worker not in self.stopped
+            for child in worker.children()
+        ]
+        if children:
+            kill(self.chance.choice(sorted(children)))
 
     def kill_all(self):
         for worker in self.workers:
@@ -208,6 +233,7 @@ class Chaos:
 
 FAULTS = {
     "kill one": (6, Chaos.kill_one),
+    "kill a child": (4, Chaos.kill_a_child),
     "kill all": (1, Chaos.kill_all),
     "tell one to end": (4, Chaos.tell_one_to_end),
     "stop one past its lease": (6, Chaos.stop_past_the_lease),

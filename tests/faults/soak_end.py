@@ -12,6 +12,7 @@ from taskharbor_django import operations
 from taskharbor_django.lifecycle import Priority
 from taskharbor_django.models import Attempt, DeadLetter, Job, Lease, Schedule, Workflow
 from taskharbor_django.operations.schedules import create_schedule, pause_schedule
+from taskharbor_django.operations.storage import driver_for
 from taskharbor_django.schedules import declare
 from tests.process.harness import DEAD, TROUBLE, wait_until
 from tests.testapp import fault_tasks as tasks
@@ -20,6 +21,7 @@ from .history import late_starts
 from .soak_load import OPEN, QUEUES
 
 WORKED_OFF_IN = 900  # seconds
+GOING_ON_IN = 60
 SLACK = 0.5  # the line is slow at times, and so are three workers on few cores
 ROUNDS = 10
 RATE = timedelta(seconds=1)
@@ -51,21 +53,23 @@ class Ending:
     def check(self):
         self.work_off()
         self.tell()
-        self.check_good_ones()
+        self.check_ends()
         self.check_schedules()
         assert not Workflow.objects.filter(finished_at=None).exists()
         self.crew.history.enqueued.update(self.load.enqueued)
         self.crew.history.rolled_back.update(self.load.rolled_back)
+        self.crew.history.left_alone.update(self.good() | self.bad())
         self.crew.finish(stopped_anywhere=True, operators=True, slack=SLACK)
         assert not Lease.objects.exists()
         self.check_what_workers_said()
 
     def work_off(self):
         """Let all be finished, and what died by a fault be tried again while none happens."""
-        for name in Schedule.objects.values_list("name", flat=True):
-            pause_schedule(name)
         for queue in QUEUES:
             operations.resume(queue)
+        self.see_schedules_go_on()
+        for name in Schedule.objects.values_list("name", flat=True):
+            pause_schedule(name)
         began = time.monotonic()
         self.wait_for_all()
         for _ in range(ROUNDS):
@@ -76,13 +80,33 @@ class Ending:
             self.wait_for_all()
         self.say(f"worked off in {time.monotonic() - began:.0f} s")
 
+    def see_schedules_go_on(self):
+        """Each of them, past all that it has missed: nothing is broken any more."""
+        mended = driver_for("default").now()
+        later = Job.objects.filter(schedule_slot__gt=mended)
+
+        def all_do():
+            time.sleep(0.2)
+            self.chaos.keep_up()
+            going = later.values_list("schedule", flat=True)
+            return set(Schedule.objects.values_list("pk", flat=True)) <= set(going)
+
+        wait_until(all_do, timeout=GOING_ON_IN, what="a new slot of each schedule")
+
     def unlucky(self):
+        """Good jobs that died: of their own attempts, which a database that was away has used."""
         good = self.good()
+        letters = DeadLetter.objects.filter(open_for__in=good)
+        reasons = set(letters.values_list("reason", flat=True))
+        assert reasons <= {"exhausted"}, list(letters.values("job", "reason", "error"))
         return list(Job.objects.filter(state="dead", pk__in=good).values_list("pk", flat=True))
 
     def good(self):
         """Jobs that must be done, whatever was broken: nobody interfered."""
         return self.load.must_be_done - self.operators.touched
+
+    def bad(self):
+        return self.load.must_be_dead - self.operators.touched
 
     def wait_for_all(self):
         def over():
@@ -102,7 +126,8 @@ class Ending:
         jobs = Job.objects.order_by()
         told = {
             "faults": self.chaos.did,
-            "workers": {"started": self.chaos.started, "died": self.chaos.died},
+            "workers started": self.chaos.started,
+            "workers died": self.chaos.died,
             "enqueued": self.load.did,
             "operators": self.operators.did,
             "moved by operators": self.operators.moved,
@@ -122,10 +147,12 @@ class Ending:
 
     # -- what must hold --------------------------------------------------------------------------
 
-    def check_good_ones(self):
-        odd = Job.objects.filter(pk__in=self.good()).exclude(state="done")
-        facts = list(odd.values("pk", "task", "state", "attempts", "lease_losses", "last_error"))
-        assert not facts, facts
+    def check_ends(self):
+        """Who can end well has done so, and who cannot has not."""
+        for jobs, state in ((self.good(), "done"), (self.bad(), "dead")):
+            odd = Job.objects.filter(pk__in=jobs).exclude(state=state)
+            names = ("pk", "task", "state", "attempts", "lease_losses", "last_error")
+            assert not odd.exists(), list(odd.values(*names))
 
     def check_what_workers_said(self):
         for worker in self.chaos.all:

@@ -78,7 +78,17 @@ def death(chance):
     return chance.choice(["exit", "kill", "segfault"])
 
 
-# weight, how one is made, and whether it must be done in the end if nobody interferes
+def stumble(chance):
+    how = chance.choice(["SystemExit", "KeyboardInterrupt", "GeneratorExit", "RecursionError"])
+    return chance.choice([tasks.stumble, tasks.stumble_apart]).call(how)
+
+
+def hostile(chance):
+    what = chance.choice([name for name in tasks.HOSTILE if name != "large"])
+    return tasks.utter.call(what, chance.choice(list(tasks.UTTERANCES)))
+
+
+# weight, how one is made, and as what it must end if nobody interferes: done (True), dead (False)
 KINDS = {
     "fast": (30, lambda _: tasks.touch.call(), True),
     "async": (12, lambda _: tasks.atouch.call(), True),
@@ -95,12 +105,17 @@ KINDS = {
     "short-lived": (
         2,
         lambda chance: tasks.slow.using(lifetime=2).call(chance.uniform(0, 3)),
-        False,
+        None,
     ),
     "too slow": (1, lambda _: tasks.slow.using(timeout=0.3).call(1.0), False),
     "crashing": (0.15, lambda chance: tasks.poison.call(death(chance)), False),
     "crashing coroutine": (0.15, lambda chance: tasks.apoison.call(death(chance)), False),
     "crashing apart": (0.3, lambda chance: tasks.poison_apart.call(death(chance)), False),
+    "endless": (0.5, lambda _: tasks.spin.call(), False),
+    "endless coroutine": (0.5, lambda _: tasks.aspin.call(), False),
+    "endless apart": (0.3, lambda _: tasks.spin_apart.call(), False),
+    "stumbling": (1, stumble, False),
+    "hostile": (1, hostile, None),
 }
 
 
@@ -139,7 +154,8 @@ class Load(Actor):
 
     def __init__(self, seed):
         super().__init__(f"{seed} load", PACE)
-        self.enqueued, self.must_be_done, self.rolled_back = set(), set(), set()
+        self.enqueued, self.rolled_back = set(), set()
+        self.must_be_done, self.must_be_dead = set(), set()
 
     def act(self):
         if Job.objects.filter(state__in=OPEN).count() > AT_MOST_OPEN:
@@ -147,6 +163,8 @@ class Load(Actor):
         draw = self.chance.random()
         if draw < 0.05:
             self._roll_back()
+        elif draw < 0.06:
+            self._take_long_to_commit()
         elif draw < 0.15:
             self.chance.choice(WORKFLOWS)(self.chance).enqueue()
             self.did["workflows"] += 1
@@ -162,12 +180,26 @@ class Load(Actor):
 
     def _enqueue_some(self):
         for _ in range(self.chance.randint(1, 5)):
-            name, signature, must = self._call()
-            handle = signature.enqueue()
-            self.enqueued.add(handle.id)
-            self.did[name] += 1
-            if must:
-                self.must_be_done.add(handle.id)
+            self._note(*self._enqueue_one())
+
+    def _enqueue_one(self):
+        name, signature, must = self._call()
+        return name, signature.enqueue(), must
+
+    def _note(self, name, handle, must):
+        self.enqueued.add(handle.id)
+        self.did[name] += 1
+        if must is not None:
+            (self.must_be_done if must else self.must_be_dead).add(handle.id)
+
+    def _take_long_to_commit(self):
+        """Workers see nothing of these meanwhile, and all of them at once afterwards."""
+        with transaction.atomic():
+            made = [self._enqueue_one() for _ in range(5)]
+            time.sleep(self.chance.uniform(0.5, 3))
+        for one in made:
+            self._note(*one)
+        self.did["long transactions"] += 1
 
     def _roll_back(self):
         made = set()
@@ -280,6 +312,13 @@ class Operators(Actor):
             cursor.execute("SELECT count(*) FROM taskharbor_job")
             time.sleep(self.chance.uniform(0.5, 3))
 
+    def get_in_the_way(self):
+        """A stranger who locks jobs one by one, in an order of its own: a deadlock now and then."""
+        with transaction.atomic():
+            for job in self.some("ready", "inflight", most=20):
+                Job.objects.select_for_update().filter(pk=job).first()
+                time.sleep(0.02)
+
 
 VERBS = (
     Operators.requeue_all,
@@ -302,4 +341,5 @@ VERBS = (
     Operators.resume_a_queue,
     Operators.chores,
     Operators.hold_a_snapshot,
+    Operators.get_in_the_way,
 )

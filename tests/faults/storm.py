@@ -24,6 +24,7 @@ QUEUE = "default"
 OPEN = ("blocked", "scheduled", "ready", "inflight")
 JOBS = 40  # how many are kept open, so that many meet on each
 WORKERS, OPERATORS = 3, 3
+MAX_LEASE_LOSSES = 3
 PATIENCE = 1_800
 
 
@@ -122,7 +123,7 @@ class Worker(Actor):
                 lease_for=lease_for,
                 limit=self.chance.randint(1, 5),
                 token=uuid4(),
-                max_lease_losses=3,
+                max_lease_losses=MAX_LEASE_LOSSES,
             )
             return "reserve"
         if draw < 0.4:
@@ -138,18 +139,25 @@ class Worker(Actor):
         kinds = [OutcomeKind.ACK, OutcomeKind.ACK, *OutcomeKind]
         outcomes = [self._outcome(each, self.chance.choice(kinds)) for each in batch]
         refused = self.driver.settle(outcomes, now=self.driver.now())
-        lost = {it.outcome.job_id: it.error for it in refused}
+        # Repeated: the driver had to send it twice, and the first one went through.
+        lost = {_run(it.outcome): it.error for it in refused if not it.repeated}
         # Held by another just now: a worker would try again.
-        self.held += [each for each in batch if isinstance(lost.get(each.job.id), JobLocked)]
+        self.held += [
+            each
+            for each, outcome in zip(batch, outcomes, strict=True)
+            if isinstance(lost.get(_run(outcome)), JobLocked)
+        ]
         self.storm.accepted += [
-            (outcome.job_id, outcome.version, outcome.kind.value)
+            (*_run(outcome), outcome.kind.value)
             for outcome in outcomes
-            if outcome.job_id not in lost
+            if _run(outcome) not in lost
         ]
         return "settle"
 
     def _outcome(self, each, kind):
         later = self.driver.now() + seconds(self.chance, -0.1, 0.1)
+        if kind == OutcomeKind.RETRY and each.job.attempts + 1 >= each.job.max_attempts:
+            kind = OutcomeKind.FAIL
         failed = kind in (OutcomeKind.RETRY, OutcomeKind.FAIL)
         update = FailureUpdate(attempts=each.job.attempts + 1, run_at=later, last_error="no")
         return Outcome(
@@ -160,8 +168,13 @@ class Worker(Actor):
             started_at=self.driver.now() if self.chance.random() < 0.5 else None,
             run_at=later if kind == OutcomeKind.RELEASE else None,
             update=update if failed else None,
-            reason="exhausted" if kind == OutcomeKind.FAIL else "",
+            reason="permanent" if kind == OutcomeKind.FAIL else "",
         )
+
+
+def _run(outcome):
+    """A batch may have two runs of a job, one of them lost."""
+    return outcome.job_id, outcome.version
 
 
 class Operator(Actor):
@@ -238,7 +251,7 @@ class Chores(Actor):
         now = self.driver.now()
         name = self.chance.choice(["expire", "prune", "sweep"])
         if name == "sweep":
-            self.driver.sweep(now=now, max_lease_losses=3)
+            self.driver.sweep(now=now, max_lease_losses=MAX_LEASE_LOSSES)
         else:
             for _ in {"expire": expire, "prune": prune}[name](self.driver, now=now):
                 pass
@@ -246,8 +259,8 @@ class Chores(Actor):
 
 
 def drain():
-    """Work off what is left, as a worker that nothing happens to."""
-    driver = driver_for("default")
+    """Work off what is left, as a worker that nothing happens to; return what was settled."""
+    driver, settled = driver_for("default"), []
     operations.resume(QUEUE)
     while Job.objects.filter(state__in=OPEN).exists():
         held = driver.reserve(QUEUE, now=driver.now(), lease_for=timedelta(seconds=30), limit=100)
@@ -261,4 +274,6 @@ def drain():
             for each in held
         ]
         assert driver.settle(acks, now=driver.now()) == []
+        settled += [(*_run(ack), ack.kind.value) for ack in acks]
     driver.sweep(now=driver.now())
+    return settled

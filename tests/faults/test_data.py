@@ -30,6 +30,7 @@ NAMES = [
     "\\",
     "{0}",
     "é☃",
+    "</script><script>alert(1)</script>",
 ]
 
 

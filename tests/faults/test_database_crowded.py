@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -19,7 +20,9 @@ from tests.process.harbor import admin, restarted_with
 from tests.process.harness import wait_until
 from tests.servers import PostgreSQL
 from tests.servers.base import give_away
+from tests.servers.plugin import go_without
 from tests.testapp import fault_tasks as tasks
+from tests.testapp.tasks import echo
 
 from .crew import counts
 from .harbor import moored, pass_by, patient, tell
@@ -42,23 +45,29 @@ def test_too_few_connections_for_all_workers_cost_time_and_no_job(
     """
     Handlers that get none fail, and are retried; what workers hold they can renew and settle.
 
-    Only fewer workers, or more connections, help: some are told to stop.
+    Jobs that need none end meanwhile. For the others workers have to be stopped: the connections
+    that there are may all be theirs.
     """
+    lease = 15.0
     with restarted_with(harbor.server, max_connections=most):
         ids = []
         job = patient.using(max_attempts=10_000)
         enqueue_many((job.call() for _ in range(20 * workers)), on_batch=ids.extend)
         harbor.history.enqueued.update(ids)
         assert Job.objects.exists()  # this process keeps the one connection that it has
-        crowd = [harbor.start(lease=15.0, threads=2) for _ in range(workers)]
+        crowd = harbor.start_several(workers, lease=lease, threads=2)
         wait_until(lambda: refused(crowd), timeout=180, what="a worker without a connection")
         # Some get through and work: what they ask is no sign of trouble, that they connect is.
         with harbor.counted(workers, what=lambda: harbor.proxy.accepted) as asked:
+            others = [harbor.enqueue(echo, "without") for _ in range(workers)]
             pass_by(5)
+        harbor.ended(*others)
+        assert {counts(other) for other in others} == {("done", 1, 0, 0)}
+        harbor.forget(others)
+        wait_until(lambda: none_is_left(harbor.server), what="a refusal after all that")
         assert all(worker.alive for worker in crowd)
-        began = time.time()
         harbor.dismiss(*crowd[2:])
-        took = harbor.recovery(began)
+        took = harbor.recovers(time.time(), lease=lease, task=job)
         harbor.drained(timeout=300)
         assert not Job.objects.filter(lease_losses__gt=0).exists()
         facts = {"workers": workers, "connections": most, "asked": asked["per second"]}
@@ -66,10 +75,20 @@ def test_too_few_connections_for_all_workers_cost_time_and_no_job(
         harbor.finish()
 
 
+REFUSAL = "too many clients|remaining connection"
+
+
 def refused(crowd):
-    return any(
-        worker.lines(f"{AWAY}: .*(too many clients|remaining connection)") for worker in crowd
-    )
+    return any(worker.lines(f"{AWAY}: .*({REFUSAL})") for worker in crowd)
+
+
+def none_is_left(server):
+    """Whether a newcomer is refused."""
+    try:
+        psycopg.connect(server.url).close()
+    except psycopg.OperationalError as error:
+        return re.search(REFUSAL, str(error))
+    return False
 
 
 # -- locks ---------------------------------------------------------------------------------------
@@ -211,7 +230,7 @@ def small_disk():
     asked = [mount, "-t", "tmpfs", "-o", "size=48m", "tmpfs", str(place)] if mount else ["false"]
     if os.geteuid() or subprocess.run(asked, capture_output=True, check=False).returncode:
         place.rmdir()
-        pytest.skip("a file system cannot be mounted here: nothing can be filled up")
+        go_without("a file system cannot be mounted here: nothing can be filled up")
     give_away(place)
     try:
         yield place

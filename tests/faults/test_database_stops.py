@@ -26,7 +26,7 @@ WHERE application_name = 'worker' ORDER BY random() LIMIT 1
 
 @pytest.mark.parametrize("seconds", [10, pytest.param(60, marks=pytest.mark.slow)])
 def test_sessions_of_workers_that_are_ended_at_random_cost_no_job(harbor, seconds, record_property):
-    workers = [harbor.start() for _ in range(2)]
+    workers = harbor.ready(2)
     with harbor.load() as load:
         harbor.signed("END")
         ended, until = 0, time.monotonic() + seconds
@@ -44,11 +44,11 @@ def test_sessions_of_workers_that_are_ended_at_random_cost_no_job(harbor, second
 
 @pytest.mark.parametrize("mode", ["fast", pytest.param("immediate", marks=pytest.mark.quick)])
 def test_a_server_that_is_restarted_under_load_costs_no_job(harbor, mode, record_property):
-    workers = [harbor.start() for _ in range(2)]
+    workers = harbor.ready(2)
     took = []
     with harbor.load() as load:
         for _ in range(2):
-            harbor.recovery(time.time())
+            harbor.goes_on()
             harbor.restart(mode)
             took.append(harbor.recovers(time.time()))
     harbor.drained()
@@ -161,14 +161,14 @@ def paired(tmp_path, django_db_blocker):
 def test_a_standby_that_takes_over_under_load_has_every_job(paired, record_property):
     """What a caller was told to be stored is there, and what was done is not done again."""
     lease = 6.0  # each commit waits for the standby as well: a busy machine must not cost leases
-    workers = [paired.start(lease=lease) for _ in range(2)]
+    workers = paired.ready(2, lease=lease)
     with paired.load(pace=50) as load:
         paired.signed("END", times=50)
         lost = time.time()
         paired.pair.fail_over()
         taken_over = time.time()
         took = paired.recovers(taken_over, lease=lease)
-        paired.recovery(time.time())
+        paired.goes_on()
     paired.drained()
     assert all(worker.alive and worker.lines(AWAY) for worker in workers)
     away = round(taken_over - lost, 2)

@@ -52,12 +52,15 @@ def good():
     ]
     facts.rows[JOB].update(facts.lines[JOB])
     facts.records[JOB] = {1: Record(end="lost"), 2: Record(end="failed", category="temporary")}
-    facts.jobs[JOB] = Final(state="done", fence=4, executions=3, attempts=1, losses=1)
+    facts.jobs[JOB] = Final(
+        state="done", fence=4, executions=3, attempts=1, losses=1, max_attempts=2, returned=4
+    )
     return facts
 
 
 def test_a_good_history_is_good():
     assert violations(good()) == []
+    assert violations(good(), most_losses=1) == []
 
 
 def test_what_waits_must_be_allowed_to():
@@ -173,6 +176,16 @@ SPOILERS = {
         lambda it: (drop("START", 1)(it), sign(line("START", 1, 28))(it)),
         "its runs began as",
     ),
+    "a failure too many": (
+        lambda it: (final(max_attempts=1)(it), change(9, after="dead", attempts=1)(it)),
+        "has failed 2 times, and may 1 times",
+    ),
+    "the result of another run": (final(returned=2), "its result is that of run 2"),
+    "the result of a run that was lost": (final(returned=1), "its result is that of run 1"),
+    "an ack behind the end of its lease": (change(9, held_until=27.5), "the ack of run 4 came at"),
+    "a retry behind the end of its lease": (change(4, held_until=21), "the retry of run 2 came at"),
+    "a return behind the end of its lease": (change(7, held_until=24), "the return of run 3 came"),
+    "an ack without a lease": (change(9, held_until=None), "the ack of run 4 came without a lease"),
     "accepted and never ended": (drop("END", 4), "was accepted and has signed"),
     "accepted and never begun": (drop("START", 4), "was accepted and has signed"),
     "given back as if it had not begun": (sign(line("START", 3, 24.5)), "given back as if"),
@@ -201,10 +214,70 @@ def test_a_spoilt_history_is_noticed(name):
     assert any(part in text for text in found for part in expected.split("|")), found
 
 
+@pytest.mark.parametrize(
+    ("losses", "told"),
+    [
+        ([1], "it died of 1 lost leases, and may lose 2"),
+        ([1, 2, 3], "it has lost 3 leases, and may lose 2"),
+    ],
+)
+def test_a_job_dies_of_its_last_lease_and_of_none_before(losses, told):
+    assert violations(losing([1, 2]), signed=False, most_losses=2) == []
+    assert told in " ".join(violations(losing(losses), signed=False, most_losses=2))
+
+
+def losing(numbers):
+    """Each lease that it ever had is lost, and the last of them buries it."""
+    facts = Facts(enqueued={JOB})
+    facts.steps[JOB] = [step("", "ready", 0)]
+    for number in numbers:
+        after = "dead" if number == numbers[-1] else "ready"
+        facts.steps[JOB] += [
+            step("ready", "inflight", number, 1, 1, at=10 * number),
+            step(
+                "inflight",
+                after,
+                number,
+                0,
+                0,
+                0,
+                1,
+                held_until=10 * number + 5,
+                at=10 * number + 6,
+            ),
+        ]
+        facts.records[JOB][number] = Record(end="lost")
+    count = len(numbers)
+    facts.jobs[JOB] = Final(state="dead", fence=count, executions=count, losses=count)
+    facts.letters[JOB] = 1
+    return facts
+
+
+def test_only_who_has_no_attempt_left_is_exhausted():
+    facts = requeued()
+    facts.steps[JOB] = facts.steps[JOB][:3]
+    facts.letters[JOB] = 1
+    dead = Final(state="dead", fence=1, executions=1, attempts=1, reason="exhausted")
+    facts.jobs[JOB] = replace(dead, max_attempts=1)
+    assert violations(facts, signed=False) == []
+    facts.jobs[JOB] = replace(dead, max_attempts=2)
+    assert violations(facts, signed=False) == [
+        f"job {JOB}: it is exhausted after 1 of 2 attempts",
+    ]
+
+
 def test_a_slow_line_is_given_more_time():
     facts = good()
     change(2, held_until=20.3)(facts)
     assert violations(facts, slack=0.5) == []
+
+
+def test_who_stands_in_line_behind_a_lock_settles_later():
+    facts = good()
+    change(9, held_until=27)(facts)
+    assert "the ack of run 4" in " ".join(violations(facts))
+    assert violations(facts, in_line=1.0) == []
+    assert violations(facts, stopped_anywhere=True) == []
 
 
 def depending():
@@ -246,6 +319,16 @@ def requeued():
 def test_operators_may_revive_what_is_dead_and_nobody_else_may():
     assert violations(requeued(), operators=True, signed=False) == []
     assert "its accepted ends are" in " ".join(violations(requeued(), signed=False))
+
+
+def test_operators_end_only_what_they_have_touched():
+    facts = Facts(enqueued={JOB})
+    facts.steps[JOB] = [step("", "ready", 0), step("ready", "dead", 0, at=10)]
+    facts.jobs[JOB], facts.letters[JOB] = Final(state="dead"), 1
+    assert violations(facts, operators=True, signed=False) == []
+    facts.left_alone.add(JOB)
+    told = " ".join(violations(facts, operators=True, signed=False))
+    assert "no verb makes 'ready' to 'dead'" in told
 
 
 @pytest.mark.parametrize(

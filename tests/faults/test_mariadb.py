@@ -16,6 +16,7 @@ from tests.servers import MariaDB, Proxy
 from tests.servers.base import DATABASE, HOST, USER
 from tests.servers.mariadb import ORDINARY
 from tests.testapp import fault_tasks as tasks
+from tests.testapp.tasks import echo
 
 from .crew import LEASE, counts
 from .harbor import Harbor, pass_by, patient, tell
@@ -104,7 +105,7 @@ def read_only(server):
 def test_a_mariadb_that_is_restarted_under_load_costs_no_job(harbor, mode, record_property):
     """Asked to stop, it ends its sessions; killed, it recovers from its log."""
     lease = 6.0  # a busy machine must not cost leases, of which a job may lose a few only
-    workers = [harbor.start(lease=lease) for _ in range(2)]
+    workers = harbor.ready(2, lease=lease)
     took = []
     with harbor.load() as load:
         for turn in range(2):
@@ -178,34 +179,53 @@ def test_a_mariadb_that_is_read_only_for_a_while_costs_no_job(harbor, record_pro
 
 
 def test_too_few_connections_of_a_mariadb_cost_time_and_no_job(harbor, record_property):
-    """Handlers that get none fail, and are retried; what workers hold they can renew and settle."""
-    workers, most = 6, 14
+    """Jobs that need none end meanwhile; the others fail and are retried until there are enough."""
+    workers, most, lease = 6, 14, 15.0
     with restarted_with(harbor.server, **{"max-connections": most}):
         job, ids = patient.using(max_attempts=10_000), []
         enqueue_many((job.call() for _ in range(20 * workers)), on_batch=ids.extend)
         harbor.history.enqueued.update(ids)
         assert Job.objects.exists()  # this process keeps the one connection that it has
-        crowd = [harbor.start(lease=15.0, threads=2) for _ in range(workers)]
+        crowd = harbor.start_several(workers, lease=lease, threads=2)
         wait_until(lambda: refused(crowd), timeout=180, what="a worker without a connection")
+        others = [harbor.enqueue(echo, "without") for _ in range(workers)]
         pass_by(5)
+        harbor.ended(*others)
+        assert {counts(other) for other in others} == {("done", 1, 0, 0)}
+        harbor.forget(others)
+        wait_until(lambda: none_is_left(harbor.server), what="a refusal after all that")
         assert all(worker.alive for worker in crowd)
-        began = time.time()
         harbor.dismiss(*crowd[2:])
-        took = harbor.recovery(began)
+        took = harbor.recovers(time.time(), lease=lease, task=job)
         harbor.drained(timeout=300)
         assert not Job.objects.filter(lease_losses__gt=0).exists()
         tell(record_property, workers=workers, connections=most, recovery=took)
         harbor.finish()
 
 
+REFUSAL = "Too many connections"
+
+
 def refused(crowd):
-    return any(worker.lines(f"{AWAY}: .*Too many connections") for worker in crowd)
+    return any(worker.lines(f"{AWAY}: .*{REFUSAL}") for worker in crowd)
+
+
+def none_is_left(server):
+    """Whether a newcomer without privileges is refused."""
+    import MySQLdb
+
+    address = {"host": HOST, "port": server.port, "user": ORDINARY, "password": server.password}
+    try:
+        MySQLdb.connect(**address).close()
+    except MySQLdb.OperationalError as error:
+        return REFUSAL in str(error)
+    return False
 
 
 def test_sessions_that_mariadb_kills_at_random_cost_no_job(harbor, record_property):
     """Those of workers, and that of whoever enqueues."""
     seconds = 10
-    workers = [harbor.start() for _ in range(2)]
+    workers = harbor.ready(2)
     with harbor.load() as load:
         harbor.signed("END")
         killed, until = 0, time.monotonic() + seconds

@@ -1,11 +1,9 @@
 """Workers whose clock is wrong, and schedules that nobody has looked after for two hours."""
 
-import shutil
 import subprocess
 import sys
 import time
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 from django.db.models import Min
@@ -21,23 +19,12 @@ from tests.servers.plugin import go_without
 from tests.testapp import fault_tasks as tasks
 from tests.testapp.models import Move
 
-from .crew import counts
+from .clocks import CLOCKS, environment, library
+from .crew import counts, in_time
 from .harbor import pass_by, tell
 from .history import SLACK
 
 HOUR = timedelta(hours=1)
-# The wall clock alone: none that only counts is ever an hour off.
-REAL = {"FAKETIME_DONT_FAKE_MONOTONIC": "1", "DONT_FAKE_MONOTONIC": "1"}
-# by how much the clock of a worker is off, and how many of its seconds go to one
-CLOCKS = {"behind": "-3600", "ahead and fast": "+3600 x1.5", "behind and slow": "-3600 x0.5"}
-
-
-def library():
-    """Where faketime's library is, None when it is not installed."""
-    if not shutil.which("faketime"):
-        return None
-    found = sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))
-    return str(found[0]) if found else None
 
 
 def wrong(clock):
@@ -45,10 +32,7 @@ def wrong(clock):
     preload = library()
     if preload is None:
         go_without("faketime is not installed here: no clock can be wrong")
-    booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
-    # Its own cache would hide that time goes on.
-    off = {"LD_PRELOAD": preload, "FAKETIME": clock, "FAKETIME_NO_CACHE": "1"}
-    return {**off, **REAL, "TASKHARBOR_BOOTED": str(booted)}
+    return environment(preload, clock)
 
 
 @pytest.mark.parametrize("clock", CLOCKS)
@@ -159,10 +143,11 @@ def test_after_two_hours_without_a_scheduler_slots_run_as_they_should(
 ):
     """The latest one alone, or each of them once; whichever of the two workers comes first."""
     anchor = two_hours_ago(catch_up=catch_up)
-    began = time.time()
     workers = [crew.start() for _ in range(2)]
+    wait_until(lambda: any(worker.lines("is ready") for worker in workers), what="a worker")
+    began = time.time()
     wait_until(lambda: Job.objects.filter(state="done").count() == expected, what="the slots")
-    tell(record_property, recovery=round(time.time() - began, 2))
+    tell(record_property, recovery=in_time([time.time()], began))
     for worker in workers:
         worker.ready()
     pass_by(2)

@@ -17,10 +17,14 @@ from tests.settings import database, env
 from tests.testapp.models import Ledger
 from tests.testapp.process_tasks import hold, mark
 
+from .crew import POLL, in_time
+from .history import History, noted
+
 pytestmark = pytest.mark.postgresql
 
 AWAY = r"(\w+): the database cannot be used, trying again"
 BACK = r"(\w+): the database is back"
+LEASE = 30.0
 SUBMISSION_TIMEOUT = 4
 DASHBOARD = "/admin/taskharbor/"
 
@@ -29,6 +33,7 @@ class Harbor:
     """This run's own cluster as `default`, another one as `far`, and a worker for each."""
 
     def __init__(self, server, proxy, processes, path):
+        self.history = History(path / "trail")
         self.server = server
         self.proxy = proxy
         self._processes = processes
@@ -36,16 +41,19 @@ class Harbor:
 
     def worker(self, using):
         return self._processes.start(
-            *("--database", using, "--lease", "30", "--poll", "0.2", "--threads", "4"),
+            *("--database", using, "--lease", str(LEASE), "--poll", str(POLL), "--threads", "4"),
             DATABASE_URL=database_url(),
             FAR_DATABASE_URL=self.proxy.url(self.server.url),
             DJANGO_SETTINGS_MODULE="tests.faults.settings",
             TASKHARBOR_SETTINGS=json.dumps({"QUEUE_DATABASES": {"far": "far"}}),
+            **self.history.environment,
         ).ready()
 
     def mark(self, queue, number=1):
         said = str(self._path / queue)
-        return [mark.using(queue=queue).enqueue(said) for _ in range(number)]
+        jobs = [mark.using(queue=queue).enqueue(said) for _ in range(number)]
+        self.history.enqueued.update(job.id for job in jobs if queue != "far")
+        return jobs
 
     def hold(self, queue):
         return hold.using(queue=queue).enqueue(str(self._path / queue), str(self._path / "go"))
@@ -55,6 +63,12 @@ class Harbor:
 
     def runs(self, queue):
         return len(pids_in(self._path / queue))
+
+    def check(self):
+        """What became of the jobs that are here; in the other cluster nobody notes what moves."""
+        wait_until(lambda: not self.history.processes(), what="the end of all processes")
+        self.history.check(signed=False)
+        assert self.runs("default") == len(self.history.enqueued)
 
 
 @pytest.fixture(scope="module")
@@ -78,8 +92,9 @@ def harbor(server, transactional_db, settings, tmp_path):
         let_be_opened(connections["far"])
         call_command("migrate", database="far", verbosity=0)
         call_command("flush", database="far", interactive=False, verbosity=0)
-        yield Harbor(server, proxy, running, tmp_path)
-        running.remove()
+        with noted():
+            yield Harbor(server, proxy, running, tmp_path)
+            running.remove()
         settings.TASKHARBOR = before
         connections["far"].close()
         del connections["far"]
@@ -148,8 +163,10 @@ def test_one_cluster_is_stopped_and_the_other_goes_on(harbor, operator, record_p
     done(*harbor.mark("default", 20))
     assert not near.lines(AWAY), near.output
     harbor.server.start()
+    back = time.time()
     connections["far"].close()
     done(held, *harbor.mark("far", 5))
+    recovery = in_time([time.time()], back, LEASE)
     assert Job.objects.using("far").count() == stored + 5
     job = held.refresh()
     assert (job.executions, job.lease_losses, harbor.runs("far")) == (1, 0, 11)
@@ -157,6 +174,8 @@ def test_one_cluster_is_stopped_and_the_other_goes_on(harbor, operator, record_p
     wait_until(lambda: len(there.lines(BACK)) == len(there.lines(AWAY)), what="all parts back")
     assert [near.stop()[0], there.stop()[0]] == [0, 0]
     assert not Lease.objects.using("far").exists()
+    harbor.check()
+    record_property("recovery", recovery)
     record_property("refused after (s)", " and ".join(f"{it:.2f}" for it in took))
 
 
@@ -197,5 +216,6 @@ def test_one_cluster_falls_silent_and_nobody_waits_for_it_for_long(
     connections["far"].close()
     assert not Job.objects.using("far").exists()
     assert near.stop()[0] == 0
+    harbor.check()
     record_property("enqueue gave up after (s)", f"{took:.2f}")
     record_property("dashboard answered after (s)", f"{waited:.2f}")
