@@ -14,6 +14,7 @@ from .measures import fact, measure, ratio
     async_256_of_10_ms=ratio(least=0.9),
     async_256_of_100_ms=ratio(least=0.9),
     bare_threads_64_of_10_ms=fact("ratio"),
+    bare_async_256_of_10_ms=fact("ratio"),
     worker_cpu=fact("ms per 1,000 jobs"),
     jobs_per_second_threads=fact("jobs/s"),
     jobs_per_second_async=fact("jobs/s"),
@@ -23,8 +24,9 @@ def sleepers(ground, sizes):
 
     ground.clear()
     _, cpu = drain(ground, noop, sizes.jobs)
-    ideal = 64 / 0.01
-    bare_ = bare(64, 0.01, cpu, sizes.jobs)
+    ideal, ideal_async = 64 / 0.01, 256 / 0.01
+    bare_threads = bare("threads", 64, 0.01, sizes.jobs, cpu)
+    bare_async = bare("coroutines", 256, 0.01, sizes.jobs)
     ground.clear()
     threads, _ = drain(ground, doze, sizes.jobs, "--threads", "64")
     ground.clear()
@@ -33,19 +35,17 @@ def sleepers(ground, sizes):
     naps, _ = drain(ground, anap, sizes.jobs, "--threads", "1")
     return {
         "threads_64_of_10_ms": threads / ideal,
-        "bare_threads_64_of_10_ms": bare_ / ideal,
+        "bare_threads_64_of_10_ms": bare_threads / ideal,
+        "bare_async_256_of_10_ms": bare_async / ideal_async,
         "worker_cpu": cpu * 1e6,
-        "async_256_of_10_ms": coroutines / (256 / 0.01),
+        "async_256_of_10_ms": coroutines / ideal_async,
         "async_256_of_100_ms": naps / (256 / 0.1),
         "jobs_per_second_threads": threads,
         "jobs_per_second_async": coroutines,
     }
 
 
-def bare(threads, sleep, compute, runs):
-    """Runs a second of a bare program whose threads compute as long as a job costs a worker."""
-    command = [sys.executable, "-m", "tests.benchmarks.bare"]
-    told = [str(value) for value in (threads, sleep, compute, runs)]
-    return float(
-        subprocess.run([*command, *told], cwd=ROOT, stdout=subprocess.PIPE, check=True).stdout
-    )
+def bare(kind, *numbers):
+    """Runs a second of a bare program; of threads that compute as long as a job costs a worker."""
+    command = [sys.executable, "-m", "tests.benchmarks.bare", kind, *map(str, numbers)]
+    return float(subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True).stdout)
