@@ -114,12 +114,17 @@ def record_buried(
     error: str,
 ) -> None:
     """Write the dead letters of jobs that no outcome ended, and the attempts that this cut off."""
-    running = [job for job in buried if job.lease is not None]
-    _write_attempts([_lost_attempt(job, {}, now, error) for job in running], using)
+    record_cut_off(buried, now, using, error=error)
     facts = {"reason": reason, "category": category, "error": error}
     DeadLetter.objects.using(using).bulk_create(
         [_opened(job, now, attempts=job.attempts, **facts) for job in buried]
     )
+
+
+def record_cut_off(jobs: Sequence[Stored], now: datetime, using: str, *, error: str) -> None:
+    """Write the attempts of those jobs that were running: what their workers say is no repeat."""
+    running = [job for job in jobs if job.lease is not None]
+    _write_attempts([_lost_attempt(job, {}, now, error) for job in running], using)
 
 
 def _write_attempts(attempts: list[Attempt], using: str) -> None:

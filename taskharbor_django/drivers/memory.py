@@ -19,7 +19,7 @@ from operator import attrgetter
 from uuid import UUID, uuid4
 
 from ..exceptions import DuplicateJob, JobNotFound, TaskHarborError
-from ..lifecycle import WAITING, JobState, OutcomeKind
+from ..lifecycle import WAITING, AttemptEnd, JobState, OutcomeKind
 from ..values import JobRecord, Lease, Outcome, Rejection, Reservation
 from . import moves
 from .base import Driver
@@ -275,6 +275,8 @@ class MemoryDriver(Driver):
             job = self._store.jobs[job_id]
             if job.state in WAITING or (force and job.state == JobState.INFLIGHT):
                 with self._store.moving(job, now):
+                    if job.state == JobState.INFLIGHT:
+                        job.attempt_ends[job.lease_version] = AttemptEnd.LOST
                     job.cancel(now)
             elif job.state == JobState.INFLIGHT:
                 job.cancel_requested_at = now

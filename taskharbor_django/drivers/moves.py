@@ -24,6 +24,7 @@ Changes = dict[str, Any]
 LOST = "The worker stopped renewing its lease before the job ended."
 OVERDUE = "The job was not finished within its lifetime."
 BY_HAND = "The job was buried by hand."
+BY_FORCE = "The job was cancelled by force."
 
 # Outcomes that give a job back; a request to cancel it turns them into its end.
 _GIVES_BACK = frozenset({OutcomeKind.RETRY, OutcomeKind.RELEASE})
@@ -71,7 +72,8 @@ def was_applied(held: Held | None, attempt: str | None, outcome: Outcome) -> boo
     """
     Say whether a refused outcome had been applied before, its reply lost.
 
-    `attempt` is how the Attempt of the outcome's lease version ended, None without one.
+    `attempt` is how the Attempt of the outcome's lease version ended, None without one. Whoever
+    takes a running job from its worker leaves one that is `lost`: no worker has made that end.
     """
     if held is None:
         return drops(outcome)
@@ -79,8 +81,6 @@ def was_applied(held: Held | None, attempt: str | None, outcome: Outcome) -> boo
         # A late ack of a run whose failure was stored is no repeat of that.
         failed_ack = outcome.kind == OutcomeKind.ACK and attempt == AttemptEnd.FAILED
         return attempt != AttemptEnd.LOST and not failed_ack
-    if outcome.kind == OutcomeKind.RETRY:
-        return False  # it would have left an attempt: somebody else has ended the job
     if outcome.kind in _ENDS_BY_TOKEN:
         return held.state == _ENDS_BY_TOKEN[outcome.kind] and held.lease == outcome.token
     return held.state != JobState.INFLIGHT and held.lease_version == outcome.version

@@ -13,8 +13,9 @@ from datetime import datetime
 from functools import partial
 from uuid import UUID
 
-from ..drivers import DatabaseDriver
+from ..drivers import DatabaseDriver, ends
 from ..drivers.ends import Stored
+from ..drivers.moves import BY_FORCE
 from ..failpoints import reach
 from ..lifecycle import TRANSITIONS, JobState, Verb
 from ..models import Job, Notice
@@ -59,6 +60,7 @@ def _cancel(batch: Batch, *, force: bool) -> Moved:
         stored.filter(pk__in=[job.id for job in asked]).update(
             cancel_requested_at=now, updated_at=now
         )
+        ends.record_cut_off(ended, now, driver.using, error=BY_FORCE)
         leave_notices(driver, jobs, Notice.Kind.REVOKED if force else Notice.Kind.CANCEL, now)
         driver.report_ends(ended)
         tell_on_commit(Verb.CANCEL, driver.using, ended, JobState.CANCELLED.value)

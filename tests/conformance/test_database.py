@@ -3,7 +3,7 @@
 import pytest
 from django.db import connections, transaction
 
-from taskharbor_django.drivers import DatabaseDriver, JobRecord
+from taskharbor_django.drivers import DatabaseDriver, JobRecord, ends, moves
 from taskharbor_django.drivers.conformance import DriverConformance, Stored
 from taskharbor_django.exceptions import DuplicateJob
 from taskharbor_django.lifecycle import JobState
@@ -38,9 +38,9 @@ class TestDatabaseDriver(DriverConformance):
         Job.objects.inflight().filter(pk=job_id).update(cancel_requested_at=now)
 
     def take_token(self, driver, job_id, now):
-        Job.objects.inflight().filter(pk=job_id).update(
-            state=JobState.CANCELLED, lease=None, finished_at=now
-        )
+        jobs = Job.objects.inflight().filter(pk=job_id)
+        ends.record_cut_off(ends.stored_rows(jobs), now, "default", error=moves.BY_FORCE)
+        jobs.update(state=JobState.CANCELLED, lease=None, finished_at=now)
 
     def pause_queue(self, driver, queue):
         Queue.objects.create(name=queue, paused_at="2031-05-17T00:00Z")

@@ -226,6 +226,8 @@ class Model:
         if job.state == JobState.INFLIGHT and not force:
             job.cancel_asked = True
         elif job.state not in ENDED:
+            if job.state == JobState.INFLIGHT:
+                job.attempts_recorded[job.version] = "lost"
             job.end(Verb.CANCEL, JobState.CANCELLED, self.now)
             job.token = None
 

@@ -135,6 +135,14 @@ def test_force_takes_the_token_of_a_running_job_away(db):
     assert (changed["state"], changed["lease"]) == ("cancelled", None)
     notice = Notice.objects.get()
     assert (notice.token, notice.job_id, notice.kind) == (job.lease, job.pk, "revoked")
+    (attempt,) = Attempt.objects.values("job_id", "lease_version", "end", "category", "error")
+    assert attempt == {
+        "job_id": job.pk,
+        "lease_version": job.lease_version,
+        "end": "lost",
+        "category": "system",
+        "error": "The job was cancelled by force.",
+    }
 
 
 @pytest.mark.parametrize(
@@ -143,8 +151,11 @@ def test_force_takes_the_token_of_a_running_job_away(db):
         (OutcomeKind.ACK, {}),
         (OutcomeKind.ACK, {"keep": False}),
         (OutcomeKind.FAIL, {"reason": "exhausted", "update": FailureUpdate(attempts=3)}),
+        (OutcomeKind.RETRY, {"update": FailureUpdate(attempts=1)}),
+        (OutcomeKind.RELEASE, {}),
+        (OutcomeKind.CANCEL, {}),
     ],
-    ids=["ack", "ack and drop", "fail"],
+    ids=["ack", "ack and drop", "fail", "retry", "release", "cancel"],
 )
 def test_nothing_that_a_revoked_worker_reports_is_accepted_or_taken_for_a_repeat(db, kind, facts):
     handle = add.enqueue(1)

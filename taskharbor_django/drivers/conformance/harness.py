@@ -44,7 +44,7 @@ class Harness:
         raise NotImplementedError
 
     def take_token(self, driver: Any, job_id: UUID, now: datetime) -> None:
-        """Cancel an inflight job by force: it ends `cancelled`, without a token."""
+        """Cancel an inflight job by force: it gives up its token, and its attempt is `lost`."""
         raise NotImplementedError
 
     def pause_queue(self, driver: Any, queue: str) -> None:

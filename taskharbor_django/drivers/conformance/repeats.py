@@ -151,8 +151,8 @@ class RepeatRules(Harness):
             self.settle(OutcomeKind.ACK, self.take_one(held.job.queue))
             self.judged(outcome(kind, held), JobNotInflight, repeated=False)
 
-    def test_a_forced_cancel_is_never_taken_for_success_failure_or_burial(self) -> None:
-        for kind in (OutcomeKind.ACK, OutcomeKind.RETRY, OutcomeKind.FAIL):
+    def test_a_forced_cancel_is_nobodys_own_end(self) -> None:
+        for kind in OutcomeKind:
             for version in (1, None):
                 held = self.hold()
                 self.take_token(self.driver, held.job.id, T0)
