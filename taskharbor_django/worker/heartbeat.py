@@ -131,7 +131,7 @@ class Heartbeat(threading.Thread):
                 self._holdings.emptied_still(emptied)
                 raise
             self._read_notices(tokens + emptied)
-        self._ask_for_doubtful()
+        self._ask_for_doubtful(sent)
         # Not after one that a doubt called for: a reserve that fails would call itself that way.
         if sent >= self._tell_at:
             self._tell_at = sent + self._interval
@@ -164,15 +164,28 @@ class Heartbeat(threading.Thread):
         if notices:
             remove_notices(self._driver, [notice[0] for notice in notices])
 
-    def _ask_for_doubtful(self) -> None:
+    def _ask_for_doubtful(self, sent: float) -> None:
         for token, until in list(self._doubtful.items()):
-            asked = steady()  # not when the beat began: on a bad line that was long ago
             found = self._driver.held(token, now=self._clock.now())
             if found:
-                self._on_found(found, asked)
-                self._now.set()  # much of their lease is over, and the next beat is a while away
+                self._take_charge(token, found, sent)
             if found or until <= steady():
                 del self._doubtful[token]
+
+    def _take_charge(self, token: UUID, found: Sequence[Reservation], sent: float) -> None:
+        """
+        Renew, before any of it begins, what a reserve without a reply had taken.
+
+        Much of its lease is over; and of a renewal this process knows until when it may believe in
+        it, whatever its clock is. While that gets no reply either, it is asked for again.
+        """
+        self._doubtful[token] = steady() + self._lease.total_seconds()
+        tokens = {reservation.lease.token for reservation in found}
+        renewed = self._driver.extend_leases(
+            list(tokens), now=self._clock.now(), lease_for=self._lease
+        )
+        if ours := [it for it in found if it.lease.token in renewed]:
+            self._on_found(ours, sent + self._lease.total_seconds())
 
     def lose_overdue(self) -> None:
         """Stop what is past its local deadline; also called while a beat waits for its answer."""

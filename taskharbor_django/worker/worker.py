@@ -287,10 +287,9 @@ class Worker:
             self._wakeup.set()
         self._presence.beat()
 
-    def _found(self, reserved: Sequence[Reservation], sent: float) -> None:
-        """A reserve whose reply was lost had taken these."""
-        left = reserved[0].lease.expires_at - self.clock.now()
-        self._take_on(reserved, sent + left.total_seconds())
+    def _found(self, reserved: Sequence[Reservation], valid_until: float) -> None:
+        """A reserve whose reply was lost had taken these; their leases have just been renewed."""
+        self._take_on(reserved, valid_until)
         with contextlib.suppress(Exception):  # whatever logs raise, they are taken on
             logger.info("found %d jobs that a reserve without a reply had taken", len(reserved))
 

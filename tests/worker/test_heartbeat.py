@@ -118,53 +118,70 @@ def test_a_beat_that_a_doubt_calls_for_calls_nobody(holdings, clock):
     assert told == [3, 0]
 
 
+class Knowing(Silent):
+    """Has one job that a reserve without a reply took; renews what it is asked to, if it can."""
+
+    def __init__(self, *renewals):
+        self.found, self.renewals = [reservation()], list(renewals)
+
+    def held(self, _token, *, now):
+        return self.found
+
+    def extend_leases(self, tokens, *, now, lease_for):
+        answer = self.renewals.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return dict.fromkeys(tokens) if answer else {}
+
+
 def test_what_a_reserve_had_taken_is_asked_for_until_it_is_taken_on(holdings, clock):
-    """Not only until it was found: to take it on may fail."""
-    found, taken = [reservation()], []
+    """Not only until it was found: to renew it may fail, and to take it on, too."""
+    driver, taken = Knowing(OperationalError("gone"), True, True), []
 
-    class Knowing(Silent):
-        def held(self, _token, *, now):
-            return found
-
-    def take_on(reserved, _sent):
+    def take_on(reserved, _valid_until):
         taken.append(reserved)
         if len(taken) == 1:
             raise RuntimeError
 
-    heartbeat = Beating(holdings, Knowing(), on_found=take_on)
+    heartbeat = Beating(holdings, driver, on_found=take_on)
     heartbeat._clock = clock
     heartbeat.doubt(uuid4())
+    with pytest.raises(OperationalError):
+        heartbeat._ask_for_doubtful(steady())
+    assert not taken
     with pytest.raises(RuntimeError):
-        heartbeat._ask_for_doubtful()
-    heartbeat._ask_for_doubtful()
-    heartbeat._ask_for_doubtful()
-    assert taken == [found, found]
+        heartbeat._ask_for_doubtful(steady())
+    heartbeat._ask_for_doubtful(steady())
+    heartbeat._ask_for_doubtful(steady())
+    assert taken == [driver.found, driver.found]
 
 
-def test_what_a_reserve_had_taken_is_held_from_the_question_on_and_renewed_at_once(holdings, clock):
-    """The beat may have begun long before, on a bad line; and much of the lease is over."""
-    measured, taken = [], []
+def test_what_a_reserve_had_taken_is_renewed_before_it_begins_and_believed_in_as_any_other(
+    holdings, clock
+):
+    """From before the beat was sent on, which comes before it asks what time it is there."""
+    driver, taken, measured = Knowing(True), [], []
     clock.measure = lambda: measured.append(steady())
 
-    class Knowing(Silent):
-        def held(self, _token, *, now):
-            return [reservation()]
+    def take_on(reserved, valid_until):
+        taken.append((reserved, driver.renewals, valid_until))
 
-    heartbeat = Heartbeat(
-        Knowing(),
-        holdings,
-        clock,
-        lease=LEASE,
-        interval=timedelta(seconds=10),
-        lines=Lines("default"),
-        on_beat=lambda: None,
-        on_found=lambda _, since: taken.append(since),
-    )
+    heartbeat = Beating(holdings, driver, on_found=take_on)
+    heartbeat._clock = clock
     heartbeat.doubt(uuid4())
-    heartbeat._now.clear()
-    heartbeat.beat()
-    assert taken[0] > measured[0]
-    assert heartbeat._now.is_set()
-    heartbeat._now.clear()
-    heartbeat.beat()
-    assert not heartbeat._now.is_set()
+    sent = steady()
+    Heartbeat.beat(heartbeat)
+    ((reserved, renewals, valid_until),) = taken
+    assert reserved == driver.found
+    assert renewals == []
+    assert sent <= valid_until - LEASE.total_seconds() <= measured[0]
+
+
+def test_what_a_reserve_had_taken_and_lost_since_is_left_alone(holdings, clock):
+    driver, taken = Knowing(False), []
+    heartbeat = Beating(holdings, driver, on_found=lambda *found: taken.append(found))
+    heartbeat._clock = clock
+    heartbeat.doubt(uuid4())
+    heartbeat._ask_for_doubtful(steady())
+    assert not taken
+    assert not heartbeat._doubtful
