@@ -15,7 +15,7 @@ Table = Callable[[Iterable[str], Iterable[Iterable[str]]], str]
 
 MEANINGS = {
     "Job": {
-        "id": "made by the system; version 4",
+        "id": "made by the system; version 4, and begins with the time",
         "task": "name under which the task is registered",
         "queue": "where it waits",
         "state": "one of the seven [states](../explanation/lifecycle.md)",

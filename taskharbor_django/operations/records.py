@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, cast
-from uuid import uuid4
 
 from .. import payload
 from ..callbacks import destination
@@ -18,7 +17,7 @@ from ..context import carried, carries, current
 from ..exceptions import InvalidJob, InvalidPayload
 from ..task_options import Default, Limit
 from ..tasks import Call, Submission, Task
-from ..values import URL_MAX_CHARS, JobRecord
+from ..values import URL_MAX_CHARS, JobRecord, new_id
 
 
 def record_of(call: Call, takes: str = "") -> JobRecord:
@@ -57,7 +56,7 @@ def _record(call: Call, data: bytes, takes: str = "") -> JobRecord:
         inherited, optional["parent"] = context.correlation_id, context.job_id
     if isinstance(asked.callback_url, str) and 0 < len(asked.callback_url) <= URL_MAX_CHARS:
         destination(asked.callback_url, settings.callback_hosts)
-    job_id, queue = uuid4(), (task.queue or settings.queue) if asked.queue is None else asked.queue
+    job_id, queue = new_id(), (task.queue or settings.queue) if asked.queue is None else asked.queue
     if (trace := carried(task.name, queue, job_id)) is not None:
         optional["trace"] = trace
     return JobRecord(

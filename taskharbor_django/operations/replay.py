@@ -12,14 +12,14 @@ from __future__ import annotations
 from datetime import datetime
 from functools import partial
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from ..conf import get_settings
 from ..drivers.ends import Stored
 from ..exceptions import InvalidJob
 from ..failpoints import reach
 from ..payload import ERASED, digest
-from ..values import JobRecord
+from ..values import JobRecord, new_id
 from .batches import Batch, Left, Moved, counted, in_batches
 from .discard import discard_locked, is_dead
 from .notify import notify_on_commit
@@ -108,7 +108,7 @@ def _record(
         copied["idempotency_ttl"] = settings.idempotency_ttl
         copied["payload_digest"] = digest(payload, codec=settings.payload_codec)
     return JobRecord(
-        id=uuid4(),
+        id=new_id(),
         task=job.task,
         queue=queue or job.queue,
         run_at=given["run_at"],

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from django.db.models import F, Min
 
@@ -29,7 +29,7 @@ from ..models import Job, Schedule
 from ..payload import decode_call, describe_exception, mask_text, sanitise_text
 from ..tasks import registry
 from ..timing import CatchUp, Overlap, ScheduleKind
-from ..values import JobRecord
+from ..values import JobRecord, new_id
 from .logs import fault
 from .notify import notify_on_commit
 from .records import record_of
@@ -131,7 +131,7 @@ def _at(record: JobRecord, schedule: Schedule, slot: datetime) -> JobRecord:
     jitter = schedule.jitter or timedelta(0)
     return replace(
         record,
-        id=uuid4(),
+        id=new_id(),
         schedule=schedule.pk,
         schedule_slot=slot,
         delay=jitter * random.random() if jitter else None,  # noqa: S311  no secret

@@ -8,10 +8,11 @@ from .drains import load
 from .ground import wait_for
 from .measures import fact, measure, ratio
 
+# Ids that begin with the time, as the product makes them.
 FILL = """
 INSERT INTO taskharbor_job (id, task, queue, payload, seq, created_at, updated_at, available_at,
     run_at, state, max_attempts, started_at, finished_at, executions, lease)
-SELECT gen_random_uuid(), 'tests.benchmarks.tasks.noop', %(queue)s, '[[1],{{}}]', n, now(), now(),
+SELECT uuidv7(), 'tests.benchmarks.tasks.noop', %(queue)s, '[[1],{{}}]', n, now(), now(),
     {available_at}, {run_at}, '{state}', 3, {ended}, {ended}, {executions}, {lease}
 FROM generate_series(1, %(rows)s) AS n
 """

@@ -9,6 +9,8 @@ import itertools
 import time
 from uuid import uuid4
 
+from taskharbor_django.values import new_id
+
 QUEUE = "raw"
 
 PICK = """
@@ -122,7 +124,7 @@ def insert_singly(execute, jobs):
     number = itertools.count(1).__next__
     began = time.perf_counter()
     for _ in range(jobs):
-        execute(INSERT, [uuid4(), "tests.benchmarks.tasks.noop", QUEUE, PAYLOAD, number()])
+        execute(INSERT, [new_id(), "tests.benchmarks.tasks.noop", QUEUE, PAYLOAD, number()])
     return time.perf_counter() - began
 
 
@@ -134,7 +136,7 @@ def insert_many(connection, jobs, batch=1_000):
         for start in range(0, jobs, batch):
             size = min(batch, jobs - start)
             columns = (
-                [uuid4() for _ in range(size)],
+                [new_id() for _ in range(size)],
                 [PAYLOAD] * size,
                 [number() for _ in range(size)],
             )

@@ -3,10 +3,13 @@
 import dataclasses
 from collections import ChainMap
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from functools import reduce
+from operator import and_, or_
 from types import MappingProxyType
-from uuid import UUID, uuid4
+from uuid import RFC_4122, UUID, uuid4
 
 import pytest
+from freezegun import freeze_time
 
 from taskharbor_django.drivers import MemoryDriver
 from taskharbor_django.exceptions import InvalidJob
@@ -23,6 +26,7 @@ from taskharbor_django.values import (
     is_queue_name,
     is_rank,
     is_storable,
+    new_id,
     shown,
 )
 
@@ -324,6 +328,24 @@ def test_a_record_has_an_id_of_its_own_and_the_defaults_of_a_plain_job():
     assert (one.queue, one.priority, one.payload) == ("default", Priority.NORMAL, b"")
     assert (one.attempts, one.max_attempts, one.dependencies_left) == (0, 0, 0)
     assert (one.idempotency_key, one.idempotency_ttl) == (None, timedelta(hours=24))
+
+
+def test_an_id_begins_with_the_time_and_has_the_form_of_version_4():
+    with freeze_time("2031-05-17T09:30:00.125Z"):
+        ids = [new_id() for _ in range(1_000)]
+    assert {(it.version, it.variant) for it in ids} == {(4, RFC_4122)}
+    assert {it.int >> 80 for it in ids} == {1_936_776_600_125}
+    # Each other bit is set in some of them and not in others, but for the six of the form.
+    some, all_ = reduce(or_, (it.int for it in ids)), reduce(and_, (it.int for it in ids))
+    assert ((some ^ all_) & (2**80 - 1)).bit_count() == 74
+    assert len(set(ids)) == len(ids)
+
+
+def test_ids_of_later_jobs_are_greater():
+    with freeze_time("2031-05-17T09:30:00Z") as clock:
+        first = new_id()
+        clock.tick(timedelta(milliseconds=1))
+        assert first < new_id()
 
 
 def test_a_record_has_a_field_for_every_column_that_an_enqueue_can_fill():
