@@ -250,5 +250,7 @@ def test_a_line_that_stands_still_until_near_a_deadline_loses_no_lease(
     assert {counts(job) for job in held} == {("done", 1, 0, 0)}
     assert not Job.objects.exclude(lease_losses=0, executions=1).exists()
     assert not worker.lines("is lost")
+    # Whoever reserves waits for lease/3 and then cuts its line, if it stands still for so long.
+    assert worker.lines(CUT) or NEAR[near] < lease / 3
     tell(record_property, cut=len(worker.lines(CUT)), jobs=load.accepted, recovery=took)
     harbor.finish()

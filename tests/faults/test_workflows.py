@@ -146,7 +146,7 @@ def test_a_release_that_a_stopped_worker_leaves_half_done_is_undone_and_happens_
 # Where a member has ended, and its transaction has not yet looked at who waits for it. Nobody waits
 # there for a lock: a worker would give that up after a moment.
 GATE = """
-CREATE OR REPLACE FUNCTION faults_gate() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION faults_gate() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM pg_advisory_xact_lock_shared({before});
     WHILE NOT pg_try_advisory_xact_lock_shared({gate}) LOOP
@@ -186,9 +186,11 @@ def a_gate():
 
     with connection.cursor() as cursor:
         cursor.execute(GATE.format(before=BEFORE, gate=SHUT))
-    yield shut
-    with connection.cursor() as cursor:
-        cursor.execute("DROP TRIGGER faults_gate ON taskharbor_job")
+    try:
+        yield shut
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("DROP FUNCTION faults_gate CASCADE")
 
 
 @pytest.mark.slow
