@@ -81,6 +81,8 @@ def each_word_counted_once(accepted, facts):
     for job, version, kind in accepted:
         step = moves[job, version]
         assert fate(step) in FATES[kind], (kind, step)
+        record = facts.records[job].get(version)
+        assert record is None or record.end != "lost", (kind, step)  # somebody else has ended it
 
 
 def no_other_word_counted(accepted, facts):
