@@ -96,6 +96,7 @@ class Completer(threading.Thread):
         return self.trouble.pause.failures if self._server_failed else 0
 
     def put(self, running: Running, outcome: Outcome) -> None:
+        running.ended = True
         # In this order: between the two the completer may have found nothing and said so.
         self._finished.append((running, outcome))
         alone = self._empty.is_set()  # what failed was lost with its lease: nothing pauses for it
@@ -230,7 +231,7 @@ class Completer(threading.Thread):
         outcomes = [outcome for _, outcome in batch]
         try:
             self._on_settling([running for running, _ in batch])
-            with self._lines.waiting(), self._holdings.settling:
+            with self._lines.waiting():
                 reach("completer.settling")
                 now = self._clock.now()
                 rejections = settle(self._driver, outcomes, now=now)

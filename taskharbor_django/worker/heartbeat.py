@@ -27,7 +27,6 @@ from .trouble import Trouble, disconnect, tell_fault
 logger = logging.getLogger(__name__)
 
 SOONEST = 0.2
-SETTLE_FOR = 1.0
 LAST_BEATS = 3  # tries of the one that removes leases at the end
 
 
@@ -143,16 +142,11 @@ class Heartbeat(threading.Thread):
         now = self._clock.now()
         renewed = self._driver.extend_leases(tokens + emptied, now=now, lease_for=self._lease)
         self._holdings.renewed(renewed, sent + self._lease.total_seconds())
-        missing = [token for token in tokens if token not in renewed]
-        if missing:
-            self._await_settle()
-        for token in missing:
-            self._lose(token, "it was taken back")
-
-    def _await_settle(self) -> None:
-        """Let a settle come to its end that may just have emptied the leases that are missing."""
-        if self._holdings.settling.acquire(timeout=SETTLE_FOR):
-            self._holdings.settling.release()
+        for token in tokens:
+            # One that a settle has emptied is gone, too, and the settle's reply may be on its way,
+            # or lost: the completer finds out, now or by asking again.
+            if token not in renewed and not self._holdings.all_ended(token):
+                self._lose(token, "it was taken back")
 
     def _read_notices(self, tokens: list[UUID]) -> None:
         notices = notices_for(self._driver, tokens)

@@ -39,6 +39,7 @@ class Running:
     error: BaseException | None = None  # what the handler raised
     stop: Any = None  # how the pool that runs it makes it stop
     reported: Any = None  # what of it was last written down
+    ended = False  # what became of it is handed in, and a settle will tell whether it counts
     settled = False  # its outcome is stored already
     asked = ""  # why it should stop, also before it has begun
     forced = False
@@ -79,7 +80,6 @@ class Holdings:
         self._lock = threading.Lock()
         self._leases: dict[UUID, Hold] = {}
         self._emptied: list[UUID] = []
-        self.settling = threading.Lock()  # held from a settle until its jobs are removed here
 
     def add(self, reservations: Iterable[Reservation], valid_until: float) -> list[Running]:
         """Take charge of what a reserve (or a look after one) brought; known ones are left."""
@@ -149,6 +149,12 @@ class Holdings:
         now = steady()
         with self._lock:
             return [token for token, hold in self._leases.items() if hold.valid_until <= now]
+
+    def all_ended(self, token: UUID) -> bool:
+        """Whether nothing runs under this lease, and nothing is about to."""
+        with self._lock:
+            hold = self._leases.get(token)
+            return hold is not None and all(running.ended for running in hold.jobs.values())
 
     def lose(self, token: UUID) -> list[Running]:
         """Give up a lease: its jobs are made to stop, and nothing of them is reported any more."""

@@ -37,6 +37,12 @@ FOUND_AGAIN = (
 
 GUARDS = [
     guard(
+        "emptied-lease-is-lost",
+        Change(f"{WORKER}/heartbeat.py", " and not self._holdings.all_ended(token)", ""),
+        red=[f"{IN_WORKER}::test_a_lease_that_a_settle_without_a_reply_has_emptied_is_not_lost"],
+        on=BOTH,
+    ),
+    guard(
         "found-and-not-renewed",
         Change(f"{WORKER}/heartbeat.py", "in found if it.lease.token in renewed", "in found"),
         red=[FOUND],

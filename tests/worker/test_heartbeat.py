@@ -1,6 +1,7 @@
 """The heartbeat goes on, whatever is raised around it."""
 
 import threading
+from dataclasses import replace
 from datetime import timedelta
 from uuid import uuid4
 
@@ -116,6 +117,29 @@ def test_a_beat_that_a_doubt_calls_for_calls_nobody(holdings, clock):
     assert heartbeat._turn() > 0  # failed
     assert heartbeat._turn() == 0  # the database is back, and all are to know
     assert told == [3, 0]
+
+
+class Forgetful(Silent):
+    def extend_leases(self, _tokens, *, now, lease_for):
+        return {}
+
+
+def test_a_lease_that_is_gone_is_lost_unless_all_under_it_has_ended(holdings, hold, clock):
+    """It may have been a settle that emptied it; the completer is told by the next one."""
+    lease = reservation().lease
+    ended, runs = hold(
+        *(replace(it, lease=lease) for it in (reservation(), reservation())),
+    )
+    heartbeat = Beating(holdings, Forgetful())
+    heartbeat._clock = clock
+    ended.ended = runs.ended = True
+    heartbeat._renew([lease.token], [], steady())
+    assert ended.held
+    assert runs.held
+    runs.ended = False
+    heartbeat._renew([lease.token], [], steady())
+    assert not ended.held
+    assert not runs.held
 
 
 class Knowing(Silent):

@@ -361,15 +361,56 @@ def test_a_beat_calls_for_what_looked_expired(monkeypatch):
     assert facts(handle) == ("done", 1, 0, 0)
 
 
+def test_a_lease_that_a_settle_without_a_reply_has_emptied_is_not_lost(
+    eventually, monkeypatch, caplog
+):
+    """Beats come before it is sent again: they find the lease gone, and its job has ended."""
+    settle, renew = DatabaseDriver.settle, DatabaseDriver.extend_leases
+    sent, beats = [], threading.Semaphore(0)
+
+    def unheard(self, outcomes, *, now):
+        rejections = settle(self, outcomes, now=now)
+        sent.append(rejections)
+        if len(sent) == 1:
+            for _ in range(2):
+                beats.acquire(timeout=20)
+            raise OperationalError("the line was cut")
+        return rejections
+
+    def counted(self, *args, **kwargs):
+        renewed = renew(self, *args, **kwargs)
+        if sent:
+            beats.release()
+        return renewed
+
+    monkeypatch.setattr(DatabaseDriver, "settle", unheard)
+    monkeypatch.setattr(DatabaseDriver, "extend_leases", counted)
+    handle = add.enqueue(1, 1)
+    with working(heartbeat=timedelta(seconds=0.2)) as worker:
+        eventually(lambda: len(sent) == 2)
+        eventually(lambda: not worker.holdings)
+        assert (worker._presence.tally["ack"], worker._presence.too_late) == (1, 0)
+    assert [it.repeated for it in sent[1]] == [True]
+    assert facts(handle) == ("done", 1, 0, 0)
+    assert "is lost" not in caplog.text
+
+
 def test_while_outcomes_cannot_be_settled_no_more_is_reserved_than_a_few(eventually, monkeypatch):
     monkeypatch.setattr("taskharbor_django.worker.worker.MOST_UNSETTLED", 20)
+    settle, goes_on = DatabaseDriver.settle, threading.Event()
+
+    def late(self, outcomes, *, now):
+        goes_on.wait(20)
+        return settle(self, outcomes, now=now)
+
+    monkeypatch.setattr(DatabaseDriver, "settle", late)
     add.enqueue_many((number,) for number in range(300))
     with working(prefetch=0) as worker:
-        with worker.holdings.settling:  # which the completer waits for
-            eventually(lambda: worker._unsettled() > 20)
-            eventually(lambda: worker._loop.hungry and worker.slots.threads.at_rest)
-            assert len(worker.holdings) <= 20 + worker.slots.threads.size
-            assert Job.objects.filter(state="ready").count() >= 200
+        eventually(lambda: worker._unsettled() > 20)
+        eventually(lambda: worker._loop.hungry and worker.slots.threads.at_rest)
+        assert len(worker.holdings) <= 20 + worker.slots.threads.size
+        assert Job.objects.filter(state="ready").count() >= 200
+        goes_on.set()
         eventually(lambda: not Job.objects.exclude(state="done").exists())
 
 
