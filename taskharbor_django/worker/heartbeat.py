@@ -162,18 +162,17 @@ class Heartbeat(threading.Thread):
         for token, until in list(self._doubtful.items()):
             found = self._driver.held(token, now=self._clock.now())
             if found:
-                self._take_charge(token, found, sent)
+                self._take_charge(found, sent)
             if found or until <= steady():
                 del self._doubtful[token]
 
-    def _take_charge(self, token: UUID, found: Sequence[Reservation], sent: float) -> None:
+    def _take_charge(self, found: Sequence[Reservation], sent: float) -> None:
         """
         Renew, before any of it begins, what a reserve without a reply had taken.
 
         Much of its lease is over; and of a renewal this process knows until when it may believe in
         it, whatever its clock is. While that gets no reply either, it is asked for again.
         """
-        self._doubtful[token] = steady() + self._lease.total_seconds()
         tokens = {reservation.lease.token for reservation in found}
         renewed = self._driver.extend_leases(
             list(tokens), now=self._clock.now(), lease_for=self._lease

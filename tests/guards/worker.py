@@ -30,11 +30,6 @@ PLAIN_FAILURE = (
 ALONE = f"{CONTRACT}::test_a_job_that_lost_a_lease_is_alone_in_its_next"
 
 FOUND = "tests/worker/test_heartbeat.py::test_what_a_reserve_had_taken_and_lost_since_is_left_alone"
-FOUND_AGAIN = (
-    "tests/worker/test_heartbeat.py"
-    "::test_what_a_reserve_had_taken_is_asked_for_until_it_is_taken_on"
-)
-
 GUARDS = [
     guard(
         "emptied-lease-is-lost",
@@ -46,16 +41,6 @@ GUARDS = [
         "found-and-not-renewed",
         Change(f"{WORKER}/heartbeat.py", "in found if it.lease.token in renewed", "in found"),
         red=[FOUND],
-        on=BOTH,
-    ),
-    guard(
-        "doubt-dropped-before-it-is-taken-on",
-        Change(
-            f"{WORKER}/heartbeat.py",
-            "self._doubtful[token] = steady() + self._lease.total_seconds()\n        tokens",
-            "self._doubtful[token] = 0.0\n        tokens",
-        ),
-        red=[FOUND_AGAIN],
         on=BOTH,
     ),
     guard(
