@@ -79,12 +79,13 @@ class Heartbeat(threading.Thread):
         while left:
             self._wait(pause)
             # Looked at before the beat: one that is under way at `close` is not the last.
-            stopping = self._stopping
+            stopping, began = self._stopping, steady()
             again = self._turn_safely()
             if stopping:
                 pause, left = SOONEST, left - 1 if again else 0
             else:
-                pause = again or self._interval
+                # From beginning to beginning: on a bad line a beat takes seconds, and leases go on.
+                pause = again or max(SOONEST, self._interval - (steady() - began))
         disconnect(self._driver.using)
 
     def _turn_safely(self) -> float:

@@ -3,6 +3,7 @@
 import threading
 from dataclasses import replace
 from datetime import timedelta
+from unittest.mock import patch
 from uuid import uuid4
 
 import pytest
@@ -117,6 +118,25 @@ def test_a_beat_that_a_doubt_calls_for_calls_nobody(holdings, clock):
     assert heartbeat._turn() > 0  # failed
     assert heartbeat._turn() == 0  # the database is back, and all are to know
     assert told == [3, 0]
+
+
+def test_a_beat_that_takes_long_is_followed_by_the_next_as_soon(holdings):
+    class Slow(Beating):
+        def _turn_safely(self):
+            self.beat()
+            past[0] += 7.0
+            return 0.0
+
+        def _wait(self, pause):
+            waited.append(pause)
+            self._stopping = len(waited) > 2
+
+    past, waited = [0.0], []
+    heartbeat = Slow(holdings)
+    heartbeat._interval = 10.0
+    with patch(f"{Heartbeat.__module__}.steady", lambda: past[0]):
+        heartbeat.run()
+    assert waited == [10.0, 3.0, 3.0]
 
 
 class Forgetful(Silent):
