@@ -240,6 +240,8 @@ def _segfault():
 
 def _kill_worker_and_self():
     """In quarantine the worker is the parent of this process."""
+    # Between the two no other thread may run: the one that hears of the death gives the job back.
+    sys.setswitchinterval(60.0)
     if os.getppid() != 1 and "taskharbor_django.worker.child" in _command_line():
         os.kill(os.getppid(), signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)
