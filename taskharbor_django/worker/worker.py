@@ -39,7 +39,7 @@ from .reports import Reports
 from .reserving import Reserving
 from .scheduler import Scheduler
 from .slots import Slots
-from .trouble import disconnect
+from .trouble import FIRST_PAUSE, Pause, disconnect
 from .wakeup import Wakeup
 
 logger = logging.getLogger(__name__)
@@ -186,6 +186,8 @@ class Worker:
 
     def _wait_for_database(self) -> bool:
         """Greet the database, however long it is away; False when told to stop meanwhile."""
+        # Later it is the heartbeat that finds out soon that it is back; there is none yet.
+        pause = Pause(max(FIRST_PAUSE, self.options.heartbeat.total_seconds()))
         while not self.stopping:
             try:
                 with self._lines.waiting():
@@ -194,7 +196,8 @@ class Worker:
                     self._scheduler.start()
             except DatabaseTrouble as error:
                 disconnect(self.options.using)
-                self._wakeup.wait(self._reserving.trouble.began(error))
+                self._reserving.trouble.began(error)
+                self._wakeup.wait(pause.grow())
             else:
                 self._reserving.trouble.ended()
                 return True

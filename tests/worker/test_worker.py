@@ -26,6 +26,7 @@ from taskharbor_django.worker import async_pool, last_acts, loop, pools
 from taskharbor_django.worker import completer as completer_module
 from taskharbor_django.worker import connections as worker_connections
 from taskharbor_django.worker import worker as worker_module
+from taskharbor_django.worker.options import WorkerOptions
 from tests.factories import job_in, utcnow
 from tests.testapp import worker_tasks as tasks
 from tests.testapp.models import Ledger
@@ -359,6 +360,25 @@ def test_a_beat_calls_for_what_looked_expired(monkeypatch):
         assert handle.wait(20).state == JobState.DONE
     assert [outcome.job_id for outcome in refused] == [handle.id]
     assert facts(handle) == ("done", 1, 0, 0)
+
+
+def test_who_starts_without_a_database_looks_for_it_as_often_as_a_heartbeat(monkeypatch):
+    """Ever later up to that, and not up to half a minute: nothing else would call it."""
+    worker, waited = worker_module.Worker(WorkerOptions(heartbeat=timedelta(seconds=2))), []
+
+    def fail():
+        raise OperationalError("away")
+
+    def wait(pause):
+        waited.append(pause)
+        if len(waited) == 20:
+            worker.stop()
+
+    monkeypatch.setattr(worker.clock, "measure", fail)
+    monkeypatch.setattr(worker._wakeup, "wait", wait)
+    assert not worker._wait_for_database()
+    assert waited[0] <= 0.5 * 1.25
+    assert 1.5 <= max(waited) <= 2.0 * 1.25
 
 
 def test_a_lease_that_a_settle_without_a_reply_has_emptied_is_not_lost(
