@@ -29,8 +29,7 @@ class Beating(Heartbeat):
             lease=LEASE,
             interval=timedelta(seconds=0.01),
             lines=Lines("default"),
-            on_beat=lambda: None,
-            **{"on_found": lambda *_: None} | options,
+            **{"on_beat": lambda: None, "on_found": lambda *_: None} | options,
         )
         self.beats, self.moved = 0, threading.Condition()
 
@@ -118,6 +117,20 @@ def test_a_beat_that_a_doubt_calls_for_calls_nobody(holdings, clock):
     assert heartbeat._turn() > 0  # failed
     assert heartbeat._turn() == 0  # the database is back, and all are to know
     assert told == [3, 0]
+
+
+def test_each_beat_that_is_on_time_calls_though_it_began_a_little_sooner_after_the_last(
+    holdings, clock
+):
+    told, now = [], [100.0]
+    clock.measure = lambda: None
+    heartbeat = Beating(holdings, on_beat=lambda: told.append(now[0]))
+    heartbeat._clock, heartbeat._interval = clock, 10.0
+    with patch(f"{Heartbeat.__module__}.steady", lambda: now[0]):
+        for _ in range(3):
+            Heartbeat.beat(heartbeat)
+            now[0] += 9.875
+    assert told == [100.0, 109.875, 119.75]
 
 
 def test_a_beat_that_takes_long_is_followed_by_the_next_as_soon(holdings):
